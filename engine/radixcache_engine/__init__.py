@@ -1,0 +1,1 @@
+"""The radixcache engine: runner, scheduler, servers and command line."""

@@ -1,0 +1,1 @@
+"""Finds, converts, loads and probes models."""

@@ -1,0 +1,1 @@
+"""Decides what the next step computes; plain integers only."""
