@@ -1,7 +1,7 @@
 """What the tree hands out: plain results, and the lock."""
 
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from radixcache.errors import LockError
 from radixcache.types import Namespace
@@ -14,7 +14,7 @@ __all__ = ["BlockIds", "Extended", "Inserted", "Lock", "Match"]
 
 
 class BlockIds(array):  # type: ignore[type-arg]  # array takes its parameter only from Python 3.12
-    """Block ids as a packed ``array('i')`` that also compares equal to a list of the same ids.
+    """Block ids as a packed ``array('i')`` that, like its slices, compares equal to a list.
 
     Made by a copy of memory, whatever its length; ``numpy.frombuffer(ids, "i")`` views it.
     """
@@ -29,6 +29,10 @@ class BlockIds(array):  # type: ignore[type-arg]  # array takes its parameter on
 
     def __ne__(self, other: object) -> bool:
         return not self == other
+
+    def __getitem__(self, index: Any) -> Any:
+        found = array.__getitem__(self, index)
+        return BlockIds("i", found) if isinstance(index, slice) else found
 
     def __repr__(self) -> str:
         return f"BlockIds({self.tolist()})"
