@@ -1,0 +1,214 @@
+"""The prefix cache of one loaded model: a tree, an allocator, and the leases between them."""
+
+import time
+from collections.abc import Iterable, Sequence
+
+from radixcache.errors import CacheCorruptionError, InvalidRequestError
+from radixcache.kv.allocator import BlockAllocator
+from radixcache.kv.capacity import pool_capacity_tokens, usable_blocks
+from radixcache.lease import BlockStore, Lease, Ledger
+from radixcache.stats import CacheCounters
+from radixcache.tree import Lock, Match, RadixTree
+from radixcache.types import Clock, Namespace, TreeView
+
+__all__ = ["PrefixCache"]
+
+
+class PrefixCache:
+    """Which prefixes are in the pool, who reads them, and where the next token goes.
+
+    Plain integers only; what the blocks hold is the ``store``'s affair. Not thread-safe: the step
+    loop owns it.
+
+    >>> cache = PrefixCache(num_blocks=9, block_size=2)
+    >>> lease = cache.acquire("m", [1, 2, 3])
+    >>> lease.extend(3)
+    >>> lease.block_table
+    [1, 2]
+    >>> lease.commit([1, 2, 3], 3)
+    >>> lease.release()
+    >>> cache.match("m", [1, 2, 3, 4])
+    Match(num_tokens=2, block_ids=BlockIds([1]))
+
+    Args:
+        num_blocks: blocks of the pool, the reserved block 0 included; at least 2.
+        block_size: tokens a block, 1 to 256.
+        store: learns of copies and of freed blocks; None where nothing is stored.
+        policy: which unlocked leaf is evicted first.
+        clock: seconds, for :meth:`view`.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        *,
+        block_size: int = 16,
+        store: BlockStore | None = None,
+        policy: str = "lru",
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._tree = RadixTree(block_size, policy=policy, clock=clock)
+        self._allocator = BlockAllocator(num_blocks)
+        self._ledger = Ledger(self._tree, self._allocator, store)
+
+    # -- look-ups: pure ----------------------------------------------------------------------
+
+    def match(self, namespace: Namespace | str, tokens: Iterable[int]) -> Match:
+        """Return the longest cached prefix. Pure; the blocks are not guarded."""
+        return self._tree.match(tokens, namespace=namespace)
+
+    def match_len(self, namespace: Namespace | str, tokens: Iterable[int]) -> int:
+        """Return ``match(...).num_tokens`` without collecting block ids. Pure."""
+        return self._tree.match_len(tokens, namespace=namespace)
+
+    # -- leases and holds --------------------------------------------------------------------
+
+    def acquire(
+        self,
+        namespace: Namespace | str,
+        tokens: Sequence[int],
+        *,
+        read: bool = True,
+        publish: bool = True,
+    ) -> Lease:
+        """Find and lock the cached prefix of a sequence. Allocates nothing.
+
+        At least one token stays fresh, because the cache holds KV, not logits: the match is
+        limited to the whole blocks of ``tokens[:-1]``.
+
+        Args:
+            namespace: whose sequence it is.
+            tokens: its key ids so far, at least one.
+            read: False ignores what is cached.
+            publish: False makes ``Lease.commit`` do nothing.
+
+        Raises:
+            InvalidRequestError: no tokens, or ids that do not fit int32.
+        """
+        if not len(tokens):
+            raise InvalidRequestError("tokens", tokens, "at least one")
+        space = Namespace.of(namespace)
+        limit = len(tokens) - 1 if read else 0
+        lock = self._tree.lock(tokens, namespace=space, max_tokens=limit)
+        self._ledger.counters.acquired_leases += 1
+        return Lease(self._ledger, lock, space, publish=publish, num_cached=lock.num_tokens)
+
+    def hold(self, namespace: Namespace | str, tokens: Iterable[int]) -> Lock:
+        """Lock the longest cached prefix until :meth:`release_hold`."""
+        return self._tree.lock(tokens, namespace=namespace)
+
+    def release_hold(self, hold: Lock) -> None:
+        """End what :meth:`hold` or ``Lease.hold`` began.
+
+        Raises:
+            LockError: it ended before; nothing has changed.
+        """
+        self._ledger.unlock(hold)
+
+    # -- room --------------------------------------------------------------------------------
+
+    def can_allocate(self, num_blocks: int) -> bool:
+        """Whether that many blocks are free or evictable now."""
+        return self._ledger.can_allocate(num_blocks)
+
+    def evict(self, num_blocks: int) -> int:
+        """Evict up to ``num_blocks`` blocks; return how many went."""
+        freed = self._tree.evict(num_blocks)
+        self._ledger.counters.evicted_blocks += len(freed)
+        self._ledger.reclaim(freed)
+        return len(freed)
+
+    def flush(self, namespace: Namespace | str | None = None) -> int:
+        """Forget what is cached (see ``RadixTree.flush``); return how many blocks were dropped.
+
+        Leases live on: blocks they have locked are free once the last of them ends, and what
+        they publish later is not findable either.
+        """
+        before = self._tree.num_blocks - self._tree.num_detached_blocks
+        self._ledger.reclaim(self._tree.flush(namespace))
+        dropped = before - (self._tree.num_blocks - self._tree.num_detached_blocks)
+        self._ledger.counters.flushed_blocks += dropped
+        return dropped
+
+    # -- inspection --------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Verify tree, allocator and leases against each other.
+
+        Free + tree + leases + the reserved block = pool, and no block has two owners. Cost: the
+        whole pool.
+
+        Raises:
+            CacheCorruptionError: naming the fault and the place.
+        """
+        self._tree.check()
+        leased: list[int] = []
+        for lease in self._ledger.leases:
+            lease.check()
+            leased += lease.own_block_ids
+        self._allocator.check(leased=leased, tree=self._tree.all_block_ids())
+        owned = self.num_free_blocks + self._tree.num_blocks + len(leased)
+        if owned != usable_blocks(self.num_blocks):
+            fault = f"{owned} blocks are owned, the pool has {usable_blocks(self.num_blocks)}"
+            raise CacheCorruptionError(f"lost block: {fault}")
+
+    def view(self, max_nodes: int) -> TreeView:
+        """Return at most ``max_nodes`` nodes of the tree, the largest subtrees first."""
+        return self._tree.view(max_nodes)
+
+    @property
+    def counters(self) -> CacheCounters:
+        """Counters since start. Read only."""
+        return self._ledger.counters
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block."""
+        return self._tree.block_size
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the pool, the reserved block 0 included."""
+        return self._allocator.num_blocks
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens that fit the pool when nothing else is in it."""
+        return pool_capacity_tokens(self.num_blocks, self.block_size)
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that hold nothing."""
+        return self._allocator.num_free
+
+    @property
+    def num_evictable_blocks(self) -> int:
+        """Cached blocks that no lease or hold guards."""
+        return self._tree.num_evictable_blocks
+
+    @property
+    def num_locked_blocks(self) -> int:
+        """Cached blocks that a lease or hold guards."""
+        return self._tree.num_locked_blocks
+
+    @property
+    def num_leased_blocks(self) -> int:
+        """Blocks that leases own: not, or not yet, in the tree."""
+        return self._allocator.num_leased
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the tree."""
+        return self._tree.num_nodes
+
+    @property
+    def num_leases(self) -> int:
+        """Live leases."""
+        return len(self._ledger.leases)
+
+    def __repr__(self) -> str:
+        return (
+            f"PrefixCache(num_blocks={self.num_blocks}, block_size={self.block_size}, "
+            f"free={self.num_free_blocks}, evictable={self.num_evictable_blocks}, "
+            f"locked={self.num_locked_blocks}, leased={self.num_leased_blocks})"
+        )

@@ -1,0 +1,74 @@
+"""Token ids and block ids as packed int32, so that comparing them is one memcmp.
+
+A list of ids is packed once at the border (``array('i')``); an ``array('i')`` or a contiguous
+int32 numpy array is only viewed, never copied.
+"""
+
+from array import array
+from collections.abc import Iterable
+
+from radixcache.errors import InvalidRequestError
+
+__all__ = ["ID_BYTES", "common_len", "edge_tag", "pack"]
+
+ID_BYTES = 4
+"""Bytes of one packed id."""
+
+_ALLOWED = "whole numbers that fit 32 bits (a list, array('i') or int32 array)"
+
+
+def pack(ids: Iterable[int], field: str) -> memoryview:
+    """View ids as bytes, four to an id, in native order.
+
+    Args:
+        ids: one-dimensional whole numbers: list, tuple, array, numpy array, any iterable.
+        field: what to call them in an error.
+
+    Raises:
+        InvalidRequestError: an id is no whole number or does not fit int32.
+    """
+    # memoryview.cast, tolist and array() each have their own way of refusing a bad value.
+    try:
+        if isinstance(ids, list | tuple):
+            return memoryview(array("i", ids)).cast("B")
+        return _view(ids)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequestError(field, ids, _ALLOWED) from error
+
+
+def _view(ids: Iterable[int]) -> memoryview:
+    if isinstance(ids, str | bytes | bytearray):
+        raise TypeError("text and bytes are not ids")
+    try:
+        view = memoryview(ids)  # type: ignore[arg-type]  # whether it is a buffer is asked here
+    except TypeError:
+        return memoryview(array("i", ids)).cast("B")
+    if view.ndim != 1:
+        raise TypeError("ids have one dimension")
+    if view.format == "i" and view.c_contiguous:
+        return view.cast("B")
+    return memoryview(array("i", view.tolist())).cast("B")
+
+
+def edge_tag(scope: str) -> bytes:
+    """Return what stands before the first block in a child key of this scope; empty for PUBLIC.
+
+    A block has a fixed size, so tag + block can be read in one way only.
+    """
+    return scope.encode("utf-8", "surrogatepass")
+
+
+def common_len(key: bytearray, view: memoryview, unit: int) -> int:
+    """Return the bytes both begin with, rounded down to whole units.
+
+    Halves the undecided part at each step and compares only what is new, so all comparisons
+    together read each byte at most about once.
+    """
+    low, high = 0, min(len(key), len(view)) // unit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if key.startswith(view[low * unit : middle * unit], low * unit):
+            low = middle
+        else:
+            high = middle - 1
+    return low * unit

@@ -1,0 +1,136 @@
+"""One node, and the look-up that walks nodes."""
+
+from typing import NamedTuple
+
+from radixcache.tree.handles import BlockIds
+from radixcache.tree.keys import ID_BYTES, common_len, edge_tag
+from radixcache.types import PUBLIC
+
+__all__ = ["Node", "Place", "gather", "longest"]
+
+
+class Node:
+    """A run of whole blocks. A root is a node with an empty key and no parent.
+
+    ``key`` and ``ids`` are bytearrays, because a bytearray grows at its end and shrinks at both
+    ends without moving the rest.
+    """
+
+    __slots__ = (
+        "children",  # edge -> node; None for a leaf
+        "created",  # tick
+        "detached",  # flushed while locked: not findable, gone with its last lock
+        "edge",  # scope tag + first block: its key in parent.children; of a root: b""
+        "entry",  # the policy's record while the node is an evictable leaf, else None
+        "ids",  # packed block ids
+        "key",  # packed key ids, a positive whole number of blocks
+        "kv_key",  # of a root: which; else ""
+        "last_access",  # tick
+        "last_access_s",  # the same moment on the clock
+        "lock_count",  # live locks that end here or below
+        "node_id",  # unique within the tree, from 1
+        "num_hits",  # locks and inserts that found it
+        "parent",
+        "scope",
+    )
+
+    children: "dict[bytes, Node] | None"
+    entry: object | None
+    parent: "Node | None"
+
+    def __init__(self, node_id: int, parent: "Node | None", scope: str = PUBLIC) -> None:
+        self.node_id = node_id
+        self.parent = parent
+        self.scope = scope
+        self.key = bytearray()
+        self.ids = bytearray()
+        self.edge = b""
+        self.kv_key = ""
+        self.children = None
+        self.entry = None
+        self.lock_count = 0
+        self.num_hits = 0
+        self.last_access = self.created = 0
+        self.last_access_s = 0.0
+        self.detached = False
+
+    def __repr__(self) -> str:
+        size = len(self.key) // ID_BYTES
+        return f"<Node {self.node_id}: {size} tokens, {self.lock_count} locks>"
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of this node alone."""
+        return len(self.ids) // ID_BYTES
+
+
+class Place(NamedTuple):
+    """Where a look-up ended: ``inside`` bytes into ``node``, ``depth`` bytes from its start."""
+
+    node: Node
+    inside: int
+    depth: int
+
+
+def _descend(node: Node, view: memoryview, pos: int, tag: bytes, unit: int) -> Place:
+    """Follow the children of one scope from the end of ``node``, which lies at ``pos``."""
+    end = len(view)
+    while pos < end and node.children is not None:
+        child = node.children.get(tag + view[pos : pos + unit])
+        if child is None:
+            break
+        stop = pos + len(child.key)
+        if child.key != view[pos:stop]:
+            inside = common_len(child.key, view[pos:], unit)
+            return Place(child, inside, pos + inside)
+        node, pos = child, stop
+    return Place(node, len(node.key), pos)
+
+
+def longest(start: Node, view: memoryview, scope: str, unit: int) -> Place:
+    """Return the end of the longest path below ``start`` that ``scope`` may see.
+
+    ``view`` is whole blocks of packed key ids. A scope sees its own nodes and PUBLIC ones, and a
+    private path may run beside a PUBLIC one that was published later. So the PUBLIC path is
+    walked once, and then each private branch that leaves it. Cost: the tokens of the PUBLIC path
+    plus those of each such branch.
+    """
+    if scope == PUBLIC or start.scope != PUBLIC:
+        return _descend(start, view, 0, edge_tag(start.scope), unit)
+    best = _descend(start, view, 0, b"", unit)
+    if best.depth == len(view):
+        return best
+    tag = edge_tag(scope)
+    fork: Node | None = best.node
+    pos = best.depth
+    if best.inside < len(best.node.key):
+        fork, pos = best.node.parent, best.depth - best.inside
+    while fork is not None:
+        if fork.children is not None and tag + view[pos : pos + unit] in fork.children:
+            private = _descend(fork, view, pos, tag, unit)
+            if private.depth > best.depth:
+                best = private
+        if fork is start:
+            break
+        pos -= len(fork.key)
+        fork = fork.parent
+    return best
+
+
+def gather(node: Node, last_bytes: int | None = None, stop: Node | None = None) -> BlockIds:
+    """Return the block ids from below ``stop`` (None: from the root) down to ``node``.
+
+    ``last_bytes`` says how many packed bytes of ``node``'s own ids count; None: all.
+    """
+    parts: list[bytearray | memoryview] = []
+    above: Node | None = node
+    if last_bytes is not None:
+        parts.append(memoryview(node.ids)[:last_bytes])
+        above = node.parent
+    while above is not stop and above is not None:
+        parts.append(above.ids)
+        above = above.parent
+    ids = BlockIds("i")
+    for part in reversed(parts):
+        ids.frombytes(part)
+    return ids

@@ -1,0 +1,1 @@
+"""The tests; modules here that are no tests are shared by them."""
