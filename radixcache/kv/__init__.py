@@ -1,0 +1,1 @@
+"""Where keys and values live: block ids, their pool and its layout."""
