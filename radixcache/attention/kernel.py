@@ -165,7 +165,7 @@ def loaded_openmp() -> list[Path]:
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
-    found = {}
+    found: dict[Path, None] = {}
     for line in maps.splitlines():
         path = line.partition("/")
         name = path[2].rpartition("/")[2]
