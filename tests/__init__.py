@@ -1,0 +1,1 @@
+"""Tests; shared test code is imported from here as ``tests.name``."""
