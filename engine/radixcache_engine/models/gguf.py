@@ -141,12 +141,17 @@ def _convert_files(path: Path, header: GgufHeader, staged: Path, task: Task) -> 
     tokenizer.save_pretrained(staged)
     task.advance(1)
     with _tensors_counted(task):
-        model = AutoModelForCausalLM.from_pretrained(
+        model, found = AutoModelForCausalLM.from_pretrained(
             **source,
             config=config,
             quantization_config=GgufConfig(dequantize=True),
             dtype=torch.float32,
+            output_loading_info=True,
         )
+    # transformers fills a missing weight with random numbers and only warns.
+    lacking = sorted({*found["missing_keys"], *(str(key) for key in found["mismatched_keys"])})
+    if lacking:
+        raise ValueError(f"{len(lacking)} of its weights are missing or misshapen: {lacking[0]}")
     model.save_pretrained(staged)
     task.advance(1)
 
