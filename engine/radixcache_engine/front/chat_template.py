@@ -62,6 +62,7 @@ class ChatTemplate:
         from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415 - as above
 
         def raise_exception(message: str) -> None:
+            """Let the template refuse the messages."""
             raise TemplateError(message)
 
         environment = ImmutableSandboxedEnvironment(

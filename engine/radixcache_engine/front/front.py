@@ -192,6 +192,7 @@ class Front:
         decoded: Future[TreeView] = Future()
 
         def finish(raw: "Future[TreeView]") -> None:
+            """Pass the engine's result or error on."""
             error = raw.exception()
             if error is None:
                 decoded.set_result(self.with_text(raw.result()))

