@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM
 
 from radixcache.types import Answer
 from radixcache_engine.llm import LLM
-from radixcache_engine.models.progress import Silent
 from radixcache_engine.models.registry import resolve
 
 ROOT = Path(__file__).parent.parent
@@ -22,7 +21,7 @@ CLOSE = 1e-4
 @functools.cache
 def model_folder() -> Path:
     """Folder of the converted default model; scripts/test has fetched it."""
-    return resolve("smollm2", Silent()).path
+    return resolve("smollm2").path
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from radixcache_engine.core.build import build_engine
 from radixcache_engine.core.engine import Engine
 from radixcache_engine.front.front import Front
 from radixcache_engine.front.tokenizer import Tokenizer
-from radixcache_engine.models.progress import Silent
 from radixcache_engine.models.registry import resolve
 from radixcache_engine.server.grpc_server import GrpcServer
 
@@ -28,7 +27,7 @@ class Serving:
 def serving(**settings) -> Iterator[Serving]:
     """Serve SmolLM2 with these engine settings until the block ends."""
     config = EngineConfig(**settings)
-    folder = resolve(config.model, Silent())
+    folder = resolve(config.model)
     tokenizer = Tokenizer.load(folder.path)
     with serving_engine(build_engine(config, folder, tokenizer.token_bytes), tokenizer) as it:
         yield it

@@ -24,9 +24,10 @@ from radixcache.types import (
 )
 from radixcache_engine.config import DEFAULT_MODEL, EngineConfig
 from radixcache_engine.core.build import build_engine
-from radixcache_engine.front.front import Front, Stream
+from radixcache_engine.front.front import Front
+from radixcache_engine.front.stream import Stream
 from radixcache_engine.front.tokenizer import Tokenizer
-from radixcache_engine.models.progress import Progress, Silent
+from radixcache_engine.models.progress import SILENT, Progress
 from radixcache_engine.models.registry import resolve
 from radixcache_engine.types import GenerateRequest
 
@@ -83,10 +84,9 @@ class LLM:
     """
 
     def __init__(
-        self, model: str = DEFAULT_MODEL, *, progress: Progress | None = None, **settings: Any
+        self, model: str = DEFAULT_MODEL, *, progress: Progress = SILENT, **settings: Any
     ) -> None:
         config = EngineConfig.from_kwargs(model=str(model), **settings)
-        progress = progress or Silent()
         folder = resolve(config.model, progress)
         tokenizer = Tokenizer.load(folder.path)
         self._engine = build_engine(config, folder, tokenizer.token_bytes, progress)
@@ -244,7 +244,7 @@ class _Call:
         if update.error is not None:
             raise update.error
         if update.answer is not None:
-            self._answer, self.hold_id = update.answer, update.hold_id
+            self._answer, self.hold_id = update.answer, self.stream.hold_id
         return update.deltas
 
 
@@ -260,7 +260,8 @@ def _request(prompt: "str | State | None", options: Mapping[str, Any]) -> Genera
     }
     if isinstance(prompt, State):
         if fields["token_ids"] is not None or fields["messages"] is not None:
-            raise InvalidRequestError("prompt", "a state", "a state alone, without token_ids or messages")
+            allowed = "a state alone, without token_ids or messages"
+            raise InvalidRequestError("prompt", "a state and another prompt", allowed)
         fields["token_ids"] = prompt.all_token_ids
     else:
         fields["prompt"] = prompt

@@ -22,7 +22,7 @@ BASE = {
 
 @pytest.fixture(scope="module")
 def expected() -> list[Expected]:
-    """transformers' answers to 64 real-text prompts of 1 to 3,000 tokens."""
+    """What transformers answers to 64 real-text prompts of 1 to 3,000 tokens."""
     with LLM(**BASE) as llm:
         prompts = real_prompts(llm)
     reference = Reference()
@@ -47,6 +47,7 @@ def check(llm: LLM, expected: list[Expected], **options):
 
 
 def shorter(expected: list[Expected], longest: int) -> list[Expected]:
+    """Return the prompts of at most ``longest`` tokens."""
     return [e for e in expected if len(e.prompt) <= longest]
 
 
@@ -69,7 +70,7 @@ def test_batches_of_other_sizes(base_llm, expected, concurrency):
 
 
 def test_four_samples(base_llm, expected):
-    """n = 4: every greedy sample is the same right text."""
+    """Every one of n = 4 greedy samples is the same right text."""
     base_llm.flush()
     answers = check(base_llm, expected[::2], n=4, concurrency=8)
 

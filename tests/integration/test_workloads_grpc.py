@@ -22,6 +22,7 @@ def fp32_server():
 
 
 def options(request):
+    """Return a workload request's sampling, with the top two of every step."""
     return {"max_tokens": request["max_new"], "temperature": 0.0, "ignore_eos": True, "logprobs": 2}
 
 
@@ -38,6 +39,7 @@ def run_batch(address, requests):
 
 
 def computed(answers):
+    """Return the prompt tokens that were not cached."""
     return sum(a.usage.prompt_tokens - a.usage.cached_tokens for a in answers)
 
 
@@ -60,7 +62,7 @@ def w1(fp32_server):
 
 def test_w1_computes_the_shared_prefix_once(w1, fp32_server):
     """32 requests over 1,500 shared tokens compute at most 2,780 + 32 x (block_size - 1)."""
-    requests, answers = w1
+    _, answers = w1
 
     assert all(len(a.token_ids) == 32 for a in answers)
     assert computed(answers) <= 2_780 + 32 * (BLOCK - 1)

@@ -100,10 +100,14 @@ def test_flush_right_after_the_last_answer_never_fails():
 def test_a_full_queue_refuses():
     """max_waiting is a bound: one more is refused with the setting to change."""
     engine = content_engine(max_waiting=3, max_running=1)
-    callers = [Caller(engine, "0", [1, 2], max_tokens=400)]
+    callers = []
+
+    def submit_until_refused():
+        for i in range(50):
+            callers.append(Caller(engine, str(i), [1, 2], max_tokens=400))
+
     with pytest.raises(OutOfBlocksError, match="--max-waiting"):
-        for i in range(1, 50):
-            callers.append(Caller(engine, str(i), [1, 2], max_tokens=400))  # noqa: PERF401
+        submit_until_refused()
     for caller in callers:
         engine.abort(caller.request_id)
     assert all(len(c.wait().terminals) == 1 for c in callers)

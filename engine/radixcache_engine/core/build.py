@@ -9,7 +9,7 @@ from radixcache_engine.config import EngineConfig
 from radixcache_engine.core.engine import Engine
 from radixcache_engine.core.loop import StepLoop
 from radixcache_engine.metrics.counters import Counters
-from radixcache_engine.models.progress import Progress, Silent
+from radixcache_engine.models.progress import SILENT, Progress
 from radixcache_engine.models.registry import ModelFolder
 from radixcache_engine.runner.runner import Runner
 from radixcache_engine.sampling.sampler import Sampler
@@ -24,7 +24,7 @@ def build_engine(
     config: EngineConfig,
     folder: ModelFolder,
     token_bytes: Sequence[bytes],
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> Engine:
     """Load a model and start an engine on it.
 
@@ -38,7 +38,8 @@ def build_engine(
         ModelRefusedError: the model cannot be run exactly; says why.
         ModelLoadError: broken files, or not enough memory.
     """
-    runner = Runner.load(config, folder.path, folder.name, progress or Silent())
+    with progress.task(f"Loading {folder.name}", None):
+        runner = Runner.load(config, folder.path, folder.name)
     cache = PrefixCache(runner.num_blocks, block_size=config.block_size, store=runner.pool)
     return engine_around(
         config, runner, cache, runner.model_info, token_bytes, kv_key=runner.kv_key

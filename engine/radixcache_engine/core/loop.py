@@ -151,7 +151,7 @@ class StepLoop:
         cache, scheduler, counters = self.cache, self.scheduler, self.counters
         return Stats(
             **{name: getattr(counters, name) for name in counters.__slots__},
-            evicted_blocks=cache.num_evicted_blocks,
+            evicted_blocks=cache.counters.evicted_blocks,
             requests_waiting=len(scheduler.waiting),
             requests_blocked=scheduler.sharing.num_blocked,
             requests_running=len(scheduler.running),

@@ -367,7 +367,7 @@ class Scheduler:
     def _match_len(self, sequence: Sequence) -> int:
         if sequence.request.request.cache_mode is CacheMode.OFF:
             return 0
-        return self._cache.match(self._namespace(sequence), sequence.tokens).num_tokens
+        return self._cache.match_len(self._namespace(sequence), sequence.tokens)
 
     def _requeue(self, woken: list[tuple[Sequence, int]]) -> None:
         for sequence, matched_len in woken:

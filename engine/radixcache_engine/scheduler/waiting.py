@@ -15,7 +15,7 @@ at most K of them, oldest look-up first, so a step costs the same with 10 or 10,
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-from sortedcontainers import SortedDict
+from sortedcontainers import SortedDict  # type: ignore[import-untyped]  # ships no types
 
 from radixcache_engine.scheduler.sequence import Sequence, Status
 
