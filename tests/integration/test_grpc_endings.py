@@ -7,8 +7,10 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future
 
 import grpc
+import psutil
 import pytest
 
 from radixcache.client import AsyncClient, Client
@@ -29,6 +31,7 @@ SILENT = Script(gate=threading.Event())
 
 @pytest.fixture
 def served():
+    """A server whose requests never end by themselves."""
     with serving() as served:
         served.front.script = ENDLESS
         yield served
@@ -36,7 +39,8 @@ def served():
 
 @pytest.fixture
 def client(served):
-    with Client(served.address) as client:
+    """A client of it, whose time-out only bounds a test that fails."""
+    with Client(served.address, timeout=30) as client:
         yield client
 
 
@@ -46,6 +50,7 @@ def ended_soon(served, count=1):
 
 
 def raw_request():
+    """A request as a client of another make would send it."""
     request = engine_service_pb2.GenerateRequest(request_id="raw")
     request.prompt.text = "x"
     return request
@@ -138,7 +143,7 @@ def test_closing_the_client_ends_its_requests(served):
 
 async def test_leaving_an_async_loop_ends_the_request(served):
     """Case 89: break."""
-    async with AsyncClient(served.address) as client:
+    async with AsyncClient(served.address, timeout=30) as client:
         stream = client.stream("x")
         async for _ in stream:
             break
@@ -152,7 +157,7 @@ async def test_leaving_an_async_loop_ends_the_request(served):
 async def test_cancelling_the_task_ends_the_request(served, script):
     """Case 89: between tokens and before the first; the task ends as cancelled."""
     served.front.script = script
-    async with AsyncClient(served.address) as client:
+    async with AsyncClient(served.address, timeout=30) as client:
         task = asyncio.create_task(client.generate("x"))
         await asyncio.to_thread(served.front.wait_opened)
         task.cancel()
@@ -164,7 +169,7 @@ async def test_cancelling_the_task_ends_the_request(served, script):
 
 async def test_cancelling_a_list_ends_all_of_it(served):
     """Every request of it."""
-    async with AsyncClient(served.address) as client:
+    async with AsyncClient(served.address, timeout=30) as client:
         task = asyncio.create_task(client.generate(["x"] * 5))
         await asyncio.to_thread(served.front.wait_opened, 5)
         task.cancel()
@@ -177,7 +182,7 @@ async def test_cancelling_a_list_ends_all_of_it(served):
 async def test_closing_from_another_task_frees_the_reader(served):
     """The reading task was not cancelled, so it gets an error it can handle."""
     served.front.script = SILENT
-    async with AsyncClient(served.address) as client:
+    async with AsyncClient(served.address, timeout=30) as client:
         stream = client.stream("x")
         reader = asyncio.create_task(stream.answer())
         await asyncio.to_thread(served.front.wait_opened)
@@ -190,7 +195,7 @@ async def test_closing_from_another_task_frees_the_reader(served):
 
 async def test_losing_an_async_stream_ends_the_request(served):
     """Case 89: also when the collector comes by in another thread."""
-    async with AsyncClient(served.address) as client:
+    async with AsyncClient(served.address, timeout=30) as client:
         streams = [client.stream("x"), client.stream("x")]
         for stream in streams:
             await anext(stream)
@@ -204,7 +209,7 @@ async def test_losing_an_async_stream_ends_the_request(served):
 
 async def test_the_end_of_an_async_with_ends_the_request(served):
     """Of the stream's own block."""
-    async with AsyncClient(served.address) as client:
+    async with AsyncClient(served.address, timeout=30) as client:
         async with client.stream("x") as stream:
             await anext(stream)
 
@@ -253,7 +258,7 @@ def test_a_raw_cancel_ends_the_request(served):
 def test_a_request_cancelled_while_it_is_being_opened_is_ended(served):
     """Tokenising cannot be interrupted; what comes out of it is thrown away."""
     served.front.script = Script(num_tokens=10**9, open_s=0.5)
-    with Client(served.address) as client:
+    with Client(served.address, timeout=30) as client:
         stream = client.stream("x")
         wait_until(lambda: served.front.seen)
         stream.close()
@@ -302,8 +307,6 @@ def test_an_abort_from_inside_reaches_a_waiting_client(client, served):
 
 def test_a_cancellation_from_inside_reaches_a_waiting_client(client, served):
     """Case 91: grpc would send nothing for a cancelled inner future, and the client would wait."""
-    from concurrent.futures import Future
-
     served.front.match_future = Future()
     timer = threading.Timer(0.1, served.front.match_future.cancel)
     timer.start()
@@ -313,8 +316,6 @@ def test_a_cancellation_from_inside_reaches_a_waiting_client(client, served):
 
 def test_a_caller_who_leaves_does_not_cancel_the_engines_future(served):
     """The step loop answers it later, and must not trip over it."""
-    from concurrent.futures import Future
-
     served.front.engine.flush_future = Future()
     with grpc.insecure_channel(served.address) as channel:
         stub = cache_service_pb2_grpc.CacheServiceStub(channel)
@@ -331,7 +332,7 @@ def test_stopping_tells_every_client():
     """Calls that outlast the grace get UNAVAILABLE with the reason, and their requests end."""
     with serving() as served:
         served.front.script = SILENT
-        with Client(served.address) as client:
+        with Client(served.address, timeout=30) as client:
             streams = [client.stream("x") for _ in range(8)]
             served.front.wait_opened(8)
             stopper = threading.Thread(target=served.server.stop, args=(0.2,))
@@ -347,7 +348,7 @@ def test_stopping_tells_every_client():
 
 def test_stopping_lets_running_requests_finish():
     """Within the grace; and stops as soon as they have."""
-    with serving() as served, Client(served.address) as client:
+    with serving() as served, Client(served.address, timeout=30) as client:
         served.front.script = Script(num_tokens=5, silent_s=0.3)
         stream = client.stream("x")
         served.front.wait_opened()
@@ -368,8 +369,6 @@ def test_stopping_twice_is_stopping_once():
 @pytest.mark.slow
 def test_cancelled_streams_do_not_leak():
     """Case 90: memory after 2,000 cancelled calls and after 2,000 more."""
-    import psutil
-
     process = psutil.Process()
     with serving() as served:
         served.front.script = ENDLESS
