@@ -36,6 +36,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # A long prefill sends nothing for a while: pings tell a slow server from a lost one.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),
     # The server is next door: no proxy on the way, and after a failed try soon another.
     ("grpc.enable_http_proxy", 0),

@@ -41,6 +41,7 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     # Finds clients whose machine has gone without closing the connection.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
 )
 _SERVICES = ("radixcache.v1.EngineService", "radixcache.v1.CacheService", HEALTH_SERVICE)
 _POOL_THREADS = 4
