@@ -6,14 +6,13 @@ test says it. Everything about tokens and caches is tested on the real engine.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from radixcache.errors import EngineStoppedError, RadixCacheError, RequestAbortedError
 from radixcache.types import (
     Answer,
-    ChatMessage,
     Choice,
     Delta,
     FlushResult,
@@ -232,16 +231,11 @@ class ScriptedFront:
             stream.abort()
         return len(found)
 
-    def tokenize(
-        self,
-        text: str | None = None,
-        *,
-        messages: Sequence[ChatMessage] | None = None,
-        add_special: bool = True,
-    ) -> list[int]:
-        if messages is not None:
-            text = "".join(f"<{m.role}>{m.content}" for m in messages)
-        return ([1] if add_special and messages is None else []) + list((text or "").encode())
+    def tokenize(self, text, *, add_special=True):
+        return ([1] if add_special else []) + list(text.encode())
+
+    def chat_ids(self, messages):
+        return list("".join(f"<{m.role}>{m.content}" for m in messages).encode())
 
     def detokenize(self, token_ids):
         return bytes(token_ids).decode()

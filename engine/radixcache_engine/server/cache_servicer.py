@@ -10,6 +10,7 @@ import grpc.aio
 
 from radixcache.v1 import cache_service_pb2 as pb
 from radixcache.v1 import cache_service_pb2_grpc
+from radixcache_engine.core.api import EngineAPI
 from radixcache_engine.server import convert
 from radixcache_engine.server.front_api import FrontAPI
 
@@ -23,11 +24,13 @@ class CacheServicer(cache_service_pb2_grpc.CacheServiceServicer):
 
     Args:
         front: what does the work.
+        engine: the engine behind it.
         pool: runs what may take long, such as tokenising a prompt to look up.
     """
 
-    def __init__(self, front: FrontAPI, pool: Executor) -> None:
+    def __init__(self, front: FrontAPI, engine: EngineAPI, pool: Executor) -> None:
         self._front = front
+        self._engine = engine
         self._pool = pool
 
     async def Match(
@@ -44,13 +47,13 @@ class CacheServicer(cache_service_pb2_grpc.CacheServiceServicer):
         self, request: pb.StatsRequest, context: "grpc.aio.ServicerContext[Any, Any]"
     ) -> pb.StatsResponse:
         """Return counters and sizes, without waiting for the step loop."""
-        return convert.from_stats(self._front.engine.stats())
+        return convert.from_stats(self._engine.stats())
 
     async def Flush(
         self, request: pb.FlushRequest, context: "grpc.aio.ServicerContext[Any, Any]"
     ) -> pb.FlushResponse:
         """Forget every cached prefix."""
-        flushed = await self._answer(self._front.engine.flush)
+        flushed = await self._answer(self._engine.flush)
         return pb.FlushResponse(flushed_tokens=flushed.flushed_tokens)
 
     async def GetTree(

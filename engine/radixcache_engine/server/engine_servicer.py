@@ -11,6 +11,7 @@ import grpc.aio
 from radixcache.errors import InvalidRequestError, ModelNotFoundError
 from radixcache.v1 import engine_service_pb2 as pb
 from radixcache.v1 import engine_service_pb2_grpc
+from radixcache_engine.core.api import EngineAPI
 from radixcache_engine.server import convert
 from radixcache_engine.server.bell import Bell
 from radixcache_engine.server.front_api import FrontAPI, StreamAPI
@@ -26,13 +27,15 @@ class EngineServicer(engine_service_pb2_grpc.EngineServiceServicer):
 
     Args:
         front: what does the work.
+        engine: the engine behind it.
         bell: wakes a handler when its stream has something new.
         pool: runs what may take long, such as tokenising megabytes, so that the loop stays free
             for running streams and health checks.
     """
 
-    def __init__(self, front: FrontAPI, bell: Bell, pool: Executor) -> None:
+    def __init__(self, front: FrontAPI, engine: EngineAPI, bell: Bell, pool: Executor) -> None:
         self._front = front
+        self._engine = engine
         self._bell = bell
         self._pool = pool
 
@@ -72,8 +75,7 @@ class EngineServicer(engine_service_pb2_grpc.EngineServiceServicer):
                 add_special = request.add_special if request.HasField("add_special") else True
                 work = partial(self._front.tokenize, request.text, add_special=add_special)
             case "messages":
-                chat = convert.to_chat(request.messages)
-                work = partial(self._front.tokenize, messages=chat)
+                work = partial(self._front.chat_ids, convert.to_chat(request.messages))
             case _:
                 raise InvalidRequestError("input", None, "one of text, messages")
         return pb.TokenizeResponse(token_ids=await self._in_pool(work))
@@ -90,7 +92,7 @@ class EngineServicer(engine_service_pb2_grpc.EngineServiceServicer):
         self, request: pb.ListModelsRequest, context: "grpc.aio.ServicerContext[Any, Any]"
     ) -> pb.ListModelsResponse:
         """List the one model of this server."""
-        return convert.from_models([self._front.engine.model])
+        return convert.from_models([self._engine.model])
 
     async def Abort(
         self, request: pb.AbortRequest, context: "grpc.aio.ServicerContext[Any, Any]"
@@ -113,7 +115,7 @@ class EngineServicer(engine_service_pb2_grpc.EngineServiceServicer):
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def _check_model(self, name: str) -> None:
-        loaded = self._front.engine.model.name
+        loaded = self._engine.model.name
         if name not in ("", loaded):
             raise ModelNotFoundError(f"no model {name!r} is served here; served: {loaded!r}")
 

@@ -6,7 +6,6 @@ from typing import Protocol
 
 from radixcache.errors import RadixCacheError
 from radixcache.types import Answer, ChatMessage, Delta, MatchResult, TreeView, Usage
-from radixcache_engine.core.api import EngineAPI
 from radixcache_engine.types import GenerateRequest
 
 __all__ = ["FrontAPI", "StreamAPI", "UpdateAPI"]
@@ -56,11 +55,6 @@ class StreamAPI(Protocol):
 class FrontAPI(Protocol):
     """Text and chat in, text out. Every method may be called from any thread."""
 
-    @property
-    def engine(self) -> EngineAPI:
-        """The engine behind this front."""
-        ...
-
     def open(self, request: GenerateRequest, notify: Callable[[], None]) -> StreamAPI:
         """Validate, tokenise and submit a request.
 
@@ -77,14 +71,12 @@ class FrontAPI(Protocol):
         """End every open request of that client id; return how many there were."""
         ...
 
-    def tokenize(
-        self,
-        text: str | None = None,
-        *,
-        messages: Sequence[ChatMessage] | None = None,
-        add_special: bool = True,
-    ) -> list[int]:
-        """Return the token ids of a text or a conversation."""
+    def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
+        """Return the token ids of a text."""
+        ...
+
+    def chat_ids(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Return the token ids of a conversation, as the model's template writes it."""
         ...
 
     def detokenize(self, token_ids: Sequence[int]) -> str:

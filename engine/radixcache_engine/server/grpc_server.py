@@ -53,7 +53,7 @@ class GrpcServer:
 
     Args:
         front: what does the work.
-        engine: whose heartbeat is the server's health.
+        engine: the engine behind it, whose heartbeat is the server's health.
         host: address to listen on.
         port: 0 takes a free one.
         allow_remote: permit an address that other machines reach.
@@ -77,6 +77,7 @@ class GrpcServer:
     ) -> None:
         check_host(host, allow_remote=allow_remote)
         self._front = front
+        self._engine = engine
         self._host = host
         self._port = port
         self._idle_write_s = idle_write_s
@@ -144,10 +145,10 @@ class GrpcServer:
         server = grpc.aio.server(interceptors=[interceptor], options=_OPTIONS)
         bell = Bell(asyncio.get_running_loop())
         engine_service_pb2_grpc.add_EngineServiceServicer_to_server(
-            EngineServicer(self._front, bell, pool), server
+            EngineServicer(self._front, self._engine, bell, pool), server
         )
         cache_service_pb2_grpc.add_CacheServiceServicer_to_server(
-            CacheServicer(self._front, pool), server
+            CacheServicer(self._front, self._engine, pool), server
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((*_SERVICES, reflection.SERVICE_NAME), server)
