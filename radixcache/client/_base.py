@@ -152,7 +152,8 @@ def tokenize_request(
     """
     if (text is None) == (messages is None):
         raise InvalidRequestError("text", text, "exactly one of text, messages")
-    request = engine_service_pb2.TokenizeRequest(add_special=add_special)
+    request = engine_service_pb2.TokenizeRequest()
+    _set(request, "add_special", add_special, "True or False")
     _set(request, "model", model, "text")
     if messages is not None:
         request.messages.CopyFrom(_chat(messages))
@@ -242,8 +243,9 @@ def _sampling(options: Mapping[str, Any]) -> sampling_pb2.SamplingParams:
         value = options.get(name)
         if value is not None:
             _set(params, name, value, allowed)
-    stop = options.get("stop") or ()
-    _extend(params.stop, "stop", [stop] if isinstance(stop, str) else stop)
+    stop = options.get("stop")
+    if stop is not None:
+        _extend(params.stop, "stop", [stop] if isinstance(stop, str) else stop)
     _extend(params.stop_token_ids, "stop_token_ids", options.get("stop_token_ids") or ())
     bias = options.get("logit_bias") or {}
     try:
