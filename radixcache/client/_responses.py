@@ -42,6 +42,7 @@ class _Growing:
     stop_reason: str | int | None = None
 
     def add(self, delta: Delta) -> None:
+        """Append what is new."""
         self.text.append(delta.text)
         self.token_ids.extend(delta.token_ids)
         self.logprobs.extend(delta.logprobs)

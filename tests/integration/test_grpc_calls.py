@@ -22,7 +22,7 @@ from radixcache.errors import (
 )
 from radixcache.types import ChatMessage, Delta, FlushResult, MatchResult, TokenLogprob
 from radixcache.v1 import engine_service_pb2
-from tests.doubles import Script, ScriptedFront, wait_until
+from tests.doubles import Script, wait_until
 from tests.wire import ask_models, raw_engine, serving
 
 
@@ -392,11 +392,3 @@ def test_logprobs_arrive(client, served):
 
     assert answer.logprobs == (logprob,)
     assert (answer.finish_reason, answer.stop_reason) == ("stop", 0)
-
-
-def test_a_front_can_be_handed_in():
-    """The server starts over whatever has a front's surface."""
-    front = ScriptedFront()
-    with serving(front) as served, Client(served.address) as client:
-        assert client.generate("x", max_tokens=1).text == "0 "
-    front.stop()
