@@ -87,7 +87,7 @@ def _client_command(commands: _Commands, name: str, at: str, text: str) -> argpa
         "--address",
         metavar="HOST:PORT",
         default=os.environ.get("RADIXCACHE_ADDRESS", f"127.0.0.1:{DEFAULT_PORT}"),
-        help="the server to ask; RADIXCACHE_ADDRESS sets another default",
+        help="the server to ask (default: RADIXCACHE_ADDRESS, else 127.0.0.1:50051)",
     )
     return parser
 
@@ -95,14 +95,23 @@ def _client_command(commands: _Commands, name: str, at: str, text: str) -> argpa
 def _add_serve(commands: _Commands) -> None:
     parser = _command(commands, "serve", "serve:run", "load a model and serve it over gRPC")
     door = parser.add_argument_group("where it listens")
-    door.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    door.add_argument("--grpc-port", type=int, default=DEFAULT_PORT, help="0: any free port")
-    door.add_argument("--http-port", type=int, default=None, help="not built yet: refused")
+    door.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)"
+    )
+    door.add_argument(
+        "--grpc-port",
+        type=int,
+        metavar="PORT",
+        default=DEFAULT_PORT,
+        help=f"0 takes any free port (default {DEFAULT_PORT})",
+    )
+    door.add_argument("--http-port", type=int, metavar="PORT", help="not built yet: refused")
     door.add_argument(
         "--drain-s",
         type=float,
+        metavar="S",
         default=10.0,
-        help="seconds that running requests get to finish after Ctrl-C or SIGTERM",
+        help="seconds running requests get to finish after Ctrl-C or SIGTERM (default 10)",
     )
     _add_engine_flags(parser)
 
@@ -116,10 +125,13 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
 
     def add(group: Any, name: str, kind: Any, text: str) -> None:
         known.remove(name)
-        flag = "--" + name.replace("_", "-")
-        metavar = {int: "N", float: "S"}.get(kind, name.upper())
+        default = getattr(_DEFAULTS, name)
         group.add_argument(
-            flag, type=kind, metavar=metavar, default=getattr(_DEFAULTS, name), help=text
+            "--" + name.replace("_", "-"),
+            type=kind,
+            metavar={int: "N", float: "S"}.get(kind, "NAME"),
+            default=default,
+            help=text if default is None else f"{text} (default {default})",
         )
 
     add(model, "model", str, "a known name, a Hugging Face folder or a GGUF file")
@@ -127,9 +139,9 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     add(model, "device", str, "auto, cpu or cuda")
     add(model, "attention_backend", str, "auto, cpu or reference")
     add(model, "block_size", int, "tokens a KV block, 1 to 256")
-    add(model, "kv_tokens", int, "size of the KV pool in tokens; None: from free memory")
-    add(model, "max_context_len", int, "longest sequence in tokens; None: the model's own")
-    add(model, "threads", int, "torch threads; None: the cores this process may use")
+    add(model, "kv_tokens", int, "size of the KV pool in tokens (default: from free memory)")
+    add(model, "max_context_len", int, "longest sequence in tokens (default: the model's own)")
+    add(model, "threads", int, "torch threads (default: the cores this process may use)")
     add(scheduling, "max_batch_tokens", int, "most tokens computed in one step")
     add(scheduling, "max_running", int, "most sequences in one step")
     add(scheduling, "max_waiting", int, "most requests in the queue; one more is refused")
@@ -220,7 +232,9 @@ def _add_stats(commands: _Commands) -> None:
 def _add_tree(commands: _Commands) -> None:
     text = "show the cached prefixes as a tree"
     parser = _client_command(commands, "tree", "cache:run_tree", text)
-    parser.add_argument("--max-nodes", type=int, default=100, metavar="N", help="most nodes shown")
+    parser.add_argument(
+        "--max-nodes", type=int, default=100, metavar="N", help="most nodes shown (default 100)"
+    )
 
 
 def _add_match(commands: _Commands) -> None:
@@ -236,7 +250,9 @@ def _add_flush(commands: _Commands) -> None:
 def _add_fetch(commands: _Commands) -> None:
     text = "download and convert a model, so that serve starts at once"
     parser = _command(commands, "fetch", "fetch:run", text)
-    parser.add_argument("name", nargs="?", default=_DEFAULTS.model, help="a known name, or a path")
+    parser.add_argument(
+        "name", nargs="?", default=_DEFAULTS.model, help="a known name, or a path (default smollm2)"
+    )
 
 
 def _add_version(commands: _Commands) -> None:
