@@ -99,6 +99,11 @@ def _add_serve(commands: _Commands) -> None:
         "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)"
     )
     door.add_argument(
+        "--allow-remote",
+        action="store_true",
+        help="permit a --host that other machines reach; there is no authentication yet",
+    )
+    door.add_argument(
         "--grpc-port",
         type=int,
         metavar="PORT",

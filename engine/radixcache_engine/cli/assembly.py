@@ -8,7 +8,7 @@ from radixcache_engine.core.build import build_engine
 from radixcache_engine.front.front import Front
 from radixcache_engine.front.tokenizer import Tokenizer
 from radixcache_engine.models.progress import Progress
-from radixcache_engine.models.registry import resolve
+from radixcache_engine.models.registry import ModelFolder
 from radixcache_engine.server.grpc_server import GrpcServer
 
 __all__ = ["Service", "assemble"]
@@ -21,7 +21,7 @@ class Service:
     engine: EngineAPI
     front: Front
 
-    def listen(self, host: str, port: int) -> tuple[GrpcServer, int]:
+    def listen(self, host: str, port: int, *, allow_remote: bool) -> tuple[GrpcServer, int]:
         """Start the gRPC door.
 
         Returns:
@@ -30,19 +30,19 @@ class Service:
         Raises:
             AddressError: it cannot listen there.
         """
-        server = GrpcServer(self.front, self.engine, host=host, port=port)
+        server = GrpcServer(
+            self.front, self.engine, host=host, port=port, allow_remote=allow_remote
+        )
         return server, server.start()
 
 
-def assemble(config: EngineConfig, progress: Progress) -> Service:
-    """Fetch, convert and load the model, and start the step loop.
+def assemble(config: EngineConfig, folder: ModelFolder, progress: Progress) -> Service:
+    """Load the model and start the step loop.
 
     Raises:
-        ModelNotFoundError: no model of that name, nothing at that path.
         ModelRefusedError: the model cannot be run exactly.
         ModelLoadError: its files are broken or do not fit the machine.
     """
-    folder = resolve(config.model, progress)
     tokenizer = Tokenizer.load(folder.path)
     engine = build_engine(config, folder, tokenizer.token_bytes, progress)
     return Service(engine, Front(engine, tokenizer))

@@ -80,9 +80,11 @@ class _Conversation:
             print_error(error)
             return
         self._messages = [*asked, ChatMessage("assistant", answer)]
+        if usage is None:
+            return
         if self._json:
-            print_json({"text": answer, "usage": asdict(usage or Usage())})
-        elif usage is not None and self.for_people:
+            print_json({"text": answer, "usage": asdict(usage)})
+        elif self.for_people:
             note(f"({describe_usage(usage)})")
 
     def _answer(self, messages: list[ChatMessage]) -> tuple[str, Usage | None]:
@@ -101,4 +103,4 @@ class _Conversation:
                 return "".join(pieces), None
             if not self._json:
                 print(flush=True)
-            return "".join(pieces), stream.usage
+            return "".join(pieces), stream.answer().usage

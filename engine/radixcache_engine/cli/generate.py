@@ -25,7 +25,7 @@ def run(arguments: Namespace) -> int:
         if arguments.json and arguments.stream:
             _stream_json(client, request)
         elif arguments.json:
-            print_json(answer_record(client.generate(**request)))
+            print_json(answer_record(client.stream(**request).answer()))
         elif request.get("n", 1) == 1:
             _stream_text(client, request)
         else:
@@ -46,7 +46,7 @@ def _stream_json(client: Client, request: dict[str, Any]) -> None:
     with client.stream(**request) as stream:
         for delta in stream:
             print_json({"delta": delta_record(delta)})
-        print_json({"usage": asdict(stream.usage)})
+        print_json({"usage": asdict(stream.answer().usage)})
 
 
 def _stream_text(client: Client, request: dict[str, Any]) -> None:
@@ -54,11 +54,11 @@ def _stream_text(client: Client, request: dict[str, Any]) -> None:
         for delta in stream:
             print(delta.text, end="", flush=True)
         print(flush=True)
-        note(describe_usage(stream.usage))
+        note(describe_usage(stream.answer().usage))
 
 
 def _print_samples(client: Client, request: dict[str, Any]) -> None:
-    answer = client.generate(**request)
+    answer = client.stream(**request).answer()
     for choice in answer.choices:
         print(f"[{choice.index}] {choice.text}", flush=True)
     note(describe_usage(answer.usage))

@@ -12,13 +12,15 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from radixcache import __version__
-from radixcache.errors import AddressError, InvalidRequestError
+from radixcache.errors import InvalidRequestError
 from radixcache.types import ModelInfo
 from radixcache_engine.cli.messages import note
 from radixcache_engine.cli.progress import show_progress
 from radixcache_engine.cli.records import print_json
 from radixcache_engine.cli.signals import StopSignals
 from radixcache_engine.config import EngineConfig
+from radixcache_engine.models.registry import resolve
+from radixcache_engine.server.address import check_host, join, listen_error
 
 __all__ = ["run"]
 
@@ -30,14 +32,18 @@ def run(arguments: Namespace) -> int:
     """
     started = time.monotonic()
     config = _checked_config(arguments)
+    check_host(arguments.host, allow_remote=arguments.allow_remote)
     _check_address(arguments.host, arguments.grpc_port)
     with show_progress() as progress:
+        folder = resolve(config.model, progress)
         with progress.task("loading libraries"):
             from radixcache_engine.cli.assembly import assemble  # noqa: PLC0415  loads torch: 3 s
-        service = assemble(config, progress)
+        service = assemble(config, folder, progress)
     try:
         with StopSignals() as signals:
-            server, port = service.listen(arguments.host, arguments.grpc_port)
+            server, port = service.listen(
+                arguments.host, arguments.grpc_port, allow_remote=arguments.allow_remote
+            )
             address = _reachable(arguments.host, port)
             _announce(arguments, address, service.engine.model, time.monotonic() - started)
             signals.wait()
@@ -85,18 +91,15 @@ def _check_address(host: str, port: int) -> None:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise AddressError(
-            f"cannot listen on {host}:{port}: {reason}; --host and --grpc-port name another"
-        ) from None
+    except OSError:
+        raise listen_error(host, port) from None
 
 
 def _reachable(host: str, port: int) -> str:
     """Return the address that a client on this machine uses."""
     if host in ("", "0.0.0.0", "::"):  # noqa: S104  compared with, not listened on
         host = "127.0.0.1"
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return join(host, port)
 
 
 def _announce(arguments: Namespace, address: str, model: ModelInfo, load_s: float) -> None:
@@ -114,10 +117,8 @@ def _announce(arguments: Namespace, address: str, model: ModelInfo, load_s: floa
         f'  try        {_own_path()} generate "The capital of France is" --address {address}',
     )
     print("\n".join(lines), flush=True)
-    if not _is_loopback(arguments.host):
-        note(
-            f"warning: {arguments.host} is open to other machines, and nothing here asks who calls"
-        )
+    if arguments.allow_remote:
+        note("warning: whoever reaches this address may use the server; nothing asks who calls")
 
 
 def _say_stopped(arguments: Namespace) -> None:
@@ -125,10 +126,6 @@ def _say_stopped(arguments: Namespace) -> None:
         print_json({"event": "stopped"})
     else:
         print("stopped", flush=True)
-
-
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _own_path() -> str:
