@@ -6,7 +6,6 @@ Every call sends the whole prompt; the table shows how much of it the server fou
 import argparse
 import asyncio
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -99,9 +98,9 @@ async def _run(address: str, calls: list[Call], max_tokens: int) -> None:
         await _watch(console, calls, work)
         after = await client.stats()
     if not console.is_terminal:
-        console.print(_table(calls))
+        console.print(_table(calls, console.width))
     _print_answers(console, calls)
-    console.print(_summary(before, after, time.monotonic() - started))
+    console.print(_summary(before, after, time.monotonic() - started), soft_wrap=True)
 
 
 async def _ask(client: AsyncClient, call: Call, max_tokens: int) -> None:
@@ -127,37 +126,32 @@ async def _watch(console: Console, calls: list[Call], work: "list[asyncio.Task[N
         while pending:
             _, pending = await asyncio.wait(pending, timeout=0.2)
             if screen is not None:
-                screen.update(Group(_table(calls), _totals(calls)), refresh=True)
+                screen.update(Group(_totals(calls), _table(calls, console.width)), refresh=True)
     for task in work:
         task.result()
 
 
-def _table(calls: list[Call]) -> Table:
+def _table(calls: list[Call], width: int) -> Table:
+    # Cut by hand: rich would rather shrink the columns of numbers to nothing than cut long texts.
+    question_len = 32
+    answer_len = max(8, width - question_len - 38)
     table = Table(box=None, pad_edge=False)
-    for name, style in (
-        ("", "dim"),
-        ("question", ""),
-        ("state", ""),
-        ("prompt", ""),
-        ("cached", "green"),
-    ):
-        table.add_column(
-            name,
-            style=style,
-            no_wrap=True,
-            justify="right" if name in {"prompt", "cached"} else "left",
-        )
-    table.add_column("answer", no_wrap=True, overflow="ellipsis", style="dim")
+    for name in ("", "question", "state", "prompt", "cached", "answer"):
+        right = name in {"", "prompt", "cached"}
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
     for number, call in enumerate(calls, 1):
-        counts = (
-            (f"{call.usage.prompt_tokens:,}", f"{call.usage.cached_tokens:,}")
-            if call.usage
-            else ("", "")
-        )
-        table.add_row(
-            str(number), Text(call.question), call.state, *counts, Text(" ".join(call.text.split()))
-        )
+        usage = call.usage
+        counts = (f"{usage.prompt_tokens:,}", f"{usage.cached_tokens:,}") if usage else ("", "")
+        question, answer = _cut(call.question, question_len), _cut(call.text, answer_len)
+        table.add_row(str(number), question, f"{call.state:9}", *counts, answer)
     return table
+
+
+def _cut(text: str, length: int) -> Text:
+    """One line of at most ``length`` characters."""
+    line = Text(" ".join(text.split()))
+    line.truncate(length, overflow="ellipsis")
+    return line
 
 
 def _totals(calls: list[Call]) -> RenderableType:
@@ -175,7 +169,7 @@ def _print_answers(console: Console, calls: list[Call]) -> None:
     for call in calls:
         console.print()
         console.print(Text(call.question, style="bold"))
-        console.print(Text(call.text.strip()))
+        console.print(Text(call.text.strip()), soft_wrap=not console.is_terminal)
 
 
 def _summary(before: Stats, after: Stats, wall_s: float) -> Text:
@@ -192,6 +186,4 @@ def _summary(before: Stats, after: Stats, wall_s: float) -> Text:
 
 
 if __name__ == "__main__":
-    if shutil.get_terminal_size().columns < 40:
-        print("note: a wider terminal shows more of the answers", file=sys.stderr)
     sys.exit(main())
