@@ -30,7 +30,7 @@ def _start(*flags: str) -> "subprocess.Popen[str]":
     )
 
 
-def test_serve_says_where_what_and_how_to_try(served, radixcache):
+def test_serve_says_where_what_and_how_to_try():
     """People read address, model, capacity, types and one line to paste, which works."""
     with _start() as server:
         lines = [server.stdout.readline().rstrip() for _ in range(6)]
