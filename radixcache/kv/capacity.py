@@ -7,6 +7,7 @@ padding, so ``num_blocks - 1`` of them can hold tokens.
 __all__ = [
     "RESERVED_BLOCKS",
     "blocks_for",
+    "longest_sequence",
     "pool_blocks_for",
     "pool_capacity_tokens",
     "usable_blocks",
@@ -29,6 +30,14 @@ def usable_blocks(num_blocks: int) -> int:
 def pool_capacity_tokens(num_blocks: int, block_size: int) -> int:
     """Return the tokens that a pool of ``num_blocks`` blocks holds at most."""
     return usable_blocks(num_blocks) * block_size
+
+
+def longest_sequence(capacity_tokens: int) -> int:
+    """Return the tokens, prompt and output, of the longest sequence that a pool can serve.
+
+    One more than it holds: the last token of a sequence is given out, its KV is never needed.
+    """
+    return capacity_tokens + 1
 
 
 def pool_blocks_for(capacity_tokens: int, block_size: int) -> int:

@@ -6,7 +6,7 @@ from typing import cast
 import torch
 
 from radixcache.errors import RadixCacheError
-from radixcache_engine.scheduler.scheduler import Step
+from radixcache_engine.scheduler.step import Step
 from radixcache_engine.types import Batch, Worker
 
 __all__ = ["compute"]

@@ -72,7 +72,7 @@ class StepLoop:
         if not step.rows:
             return False
         logits = compute(self._worker, step)
-        draws = self.scheduler.sample_rows(step)
+        draws = step.sample_rows()
         sampled = self._sampler.sample(logits, draws) if draws else []
         changed = self.scheduler.update(step, sampled, self._clock())
         self.counters.steps += 1

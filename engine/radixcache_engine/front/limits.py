@@ -1,6 +1,7 @@
 """How many tokens a request may generate: what the context and the KV pool leave."""
 
 from radixcache.errors import TooLongError
+from radixcache.kv.capacity import longest_sequence
 from radixcache.types import ModelInfo
 
 __all__ = ["DEFAULT_MAX_TOKENS", "checked_max_tokens"]
@@ -12,8 +13,8 @@ DEFAULT_MAX_TOKENS = 1024
 def checked_max_tokens(prompt_len: int, max_tokens: int | None, model: ModelInfo) -> int:
     """Return how many tokens to generate at most.
 
-    The context holds prompt and output. The pool holds one token less: the last token of a
-    sequence is given out, its KV is never needed.
+    The context holds prompt and output; what the pool allows is said by
+    :func:`radixcache.kv.capacity.longest_sequence`.
 
     Args:
         prompt_len: tokens of the prompt, at least one.
@@ -24,7 +25,7 @@ def checked_max_tokens(prompt_len: int, max_tokens: int | None, model: ModelInfo
         TooLongError: prompt and output can never fit; says the limit and the setting behind it.
     """
     by_context = model.context_len - prompt_len
-    by_pool = model.kv_capacity_tokens - prompt_len + 1
+    by_pool = longest_sequence(model.kv_capacity_tokens) - prompt_len
     limit = min(by_context, by_pool)
     if by_pool < by_context:
         why = f"the KV pool holds {model.kv_capacity_tokens:,} tokens: raise --kv-tokens"

@@ -8,6 +8,7 @@ import torch
 
 from radixcache.attention import AttentionBackend, AttentionPlan, create_backend
 from radixcache.errors import ModelLoadError
+from radixcache.kv.capacity import pool_capacity_tokens
 from radixcache.kv.layout import KVLayout
 from radixcache.kv.pool import KVPool
 from radixcache.types import ModelInfo
@@ -77,7 +78,7 @@ class Runner:
             context_len=loaded.context_len,
             vocab_size=loaded.vocab_size,
             block_size=pool.layout.block_size,
-            kv_capacity_tokens=(pool.num_blocks - 1) * pool.layout.block_size,
+            kv_capacity_tokens=pool_capacity_tokens(pool.num_blocks, pool.layout.block_size),
             dtype=loaded.dtype,
             device=loaded.device,
             attention_backend=backend.name,

@@ -10,7 +10,6 @@ are released by the step loop alone (13), usage counted once at first admission 
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import count
 
 from radixcache.cache import PrefixCache
@@ -26,52 +25,16 @@ from radixcache_engine.scheduler.holds import HoldBook
 from radixcache_engine.scheduler.pressure import AdmissionReserve, choose_victim
 from radixcache_engine.scheduler.sequence import Request, Sequence, Status
 from radixcache_engine.scheduler.sharing import SharingBoard
+from radixcache_engine.scheduler.step import Draw, ScheduledRow, Step
 from radixcache_engine.scheduler.waiting import WaitingQueue
-from radixcache_engine.types import Batch, BatchRow, EngineRequest, SampledToken, SampleRow
+from radixcache_engine.types import BatchRow, EngineRequest, SampledToken
 
-__all__ = ["Draw", "ScheduledRow", "Scheduler", "Step"]
+__all__ = ["Scheduler"]
 
 # Pure look-ups one step may spend on the queue, so that its cost does not follow the queue's
 # length: this many refreshed match lengths and this many candidates looked at for admission.
 MAX_REMATCHES = 64
 MAX_CANDIDATES = 512
-
-
-@dataclass(slots=True)
-class ScheduledRow:
-    """A sequence's part of a step: ``num_tokens`` of its pending tokens."""
-
-    sequence: Sequence
-    num_tokens: int
-    batch_row: BatchRow
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """One token to draw after the step, for sample ``index`` of the row's request."""
-
-    sequence: Sequence
-    index: int
-
-
-@dataclass(slots=True)
-class Step:
-    """What one step runs and what it lets others know."""
-
-    number: int
-    rows: list[ScheduledRow] = field(default_factory=list)
-    num_tokens: int = 0
-    num_preempted: int = 0
-    failed: list[Request] = field(default_factory=list)  # whose rows broke the model
-
-    @property
-    def batch(self) -> Batch:
-        """The step as the worker receives it."""
-        return Batch([row.batch_row for row in self.rows])
-
-    def includes(self, sequence: Sequence) -> bool:
-        """Whether the sequence is part of this step already."""
-        return sequence.last_step == self.number
 
 
 class Scheduler:
@@ -167,40 +130,18 @@ class Scheduler:
             self._admit(step, now)
         return step
 
-    def draws(self, step: Step) -> list[Draw]:
-        """Return the tokens to draw, in the order of the step's logits rows."""
-        return [draw for row in step.rows if row.batch_row.wants_logits for draw in _draws(row)]
-
-    def sample_rows(self, step: Step) -> list[SampleRow]:
-        """Return the same draws as the sampler reads them."""
-        rows: list[SampleRow] = []
-        wanting = (row for row in step.rows if row.batch_row.wants_logits)
-        for logits_row, row in enumerate(wanting):
-            request = row.sequence.request
-            rows += [
-                SampleRow(
-                    logits_row,
-                    request.request.sampling,
-                    request.prompt,
-                    draw.sequence.output_ids if draw.index == draw.sequence.index else [],
-                    draw.index,
-                )
-                for draw in _draws(row)
-            ]
-        return rows
-
     def update(self, step: Step, sampled: list[SampledToken], now: float) -> list[Request]:
         """Take a step's results in: publish, append, stop, fork.
 
         Args:
             step: what ran.
-            sampled: one outcome for each of ``draws(step)``.
+            sampled: one outcome for each of ``step.draws()``.
             now: engine clock.
 
         Returns:
             The requests that have something new to deliver, each once.
         """
-        draws = self.draws(step)
+        draws = step.draws()
         for row in step.rows:
             self._computed(row)
         changed: dict[str, Request] = {}
@@ -441,15 +382,6 @@ class Scheduler:
             sequence.high_water = max(sequence.high_water, sequence.num_computed)
             sequence.num_computed = 0
         self._requeue(self.sharing.withdraw(sequence))
-
-
-def _draws(row: ScheduledRow) -> list[Draw]:
-    sequence = row.sequence
-    request = sequence.request
-    if len(request.sequences) == request.request.sampling.n:
-        return [Draw(sequence, sequence.index)]
-    # The prompt's last token: all n samples are drawn from this one row.
-    return [Draw(sequence, index) for index in range(request.request.sampling.n)]
 
 
 def _lease(sequence: Sequence) -> Lease:
