@@ -14,7 +14,7 @@ from radixcache.attention import AttentionBackend, AttentionPlan
 from radixcache.errors import ModelRefusedError
 from radixcache.kv.layout import KVLayout
 from radixcache.kv.pool import KVPool
-from radixcache_engine.models.packed import PackedModel, own_attention
+from radixcache_engine.models.packed import PackedModel
 
 __all__ = ["MAX_DIFFERENCE", "probe_model"]
 
@@ -60,7 +60,7 @@ def probe_model(
         ModelRefusedError: the difference is above :data:`MAX_DIFFERENCE`; says on which road.
     """
     prompts = _prompts(packed, vocab_size, context_len)
-    wanted = [_reference(packed, ids) for ids in prompts]
+    wanted = [packed.own_logits(ids, last=_COMPARED) for ids in prompts]
     worst = 0.0
     for road, steps in _roads([len(ids) for ids in prompts]):
         run = _Run(packed, backend, prompts, block_size)
@@ -99,12 +99,6 @@ def _prompts(packed: PackedModel, vocab_size: int, context_len: int) -> list[tor
     lens[0] = min(max(lens[0], crossing), context_len)
     generator = torch.Generator().manual_seed(20)
     return [torch.randint(vocab_size, (max(2, size),), generator=generator) for size in lens]
-
-
-def _reference(packed: PackedModel, ids: torch.Tensor) -> torch.Tensor:
-    with own_attention(packed) as model:
-        logits: torch.Tensor = model(input_ids=ids.to(packed.device)[None], use_cache=False).logits
-    return logits[0, -_COMPARED:].float()
 
 
 class _Run:
