@@ -57,6 +57,15 @@ class _Step:
     slots: torch.Tensor  # int64 [T] on the pool's device
     layer: int = 0
 
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **settings: Any
+    ) -> torch.Tensor:
+        """Store the next layer's keys and values and attend; all ``[T, heads, head_dim]``."""
+        layer = self.layer
+        self.layer += 1
+        self.pool.write(layer, k, v, self.slots)
+        return self.backend.run(layer, q, self.plan, self.pool, **settings)
+
 
 @dataclass(slots=True)
 class _Holder:
@@ -233,22 +242,13 @@ def _attention(  # noqa: PLR0917 - the interface's own signature
             extras=_unknown(attention_mask, kwargs),
         )
         step.calls.append(call)
+        # Whatever the numbers, the forward only has to reach the next layer.
         return query.new_zeros(*query.transpose(1, 2).shape[:3], value.shape[-1]), None
     if not isinstance(step, _Step):
         raise CacheCorruptionError("attention was called outside a step")
-    layer = step.layer
-    step.layer += 1
-    step.pool.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), step.slots)
-    out = step.backend.run(
-        layer,
-        query[0].transpose(0, 1),
-        step.plan,
-        step.pool,
-        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
-        window=window,
-        soft_cap=soft_cap,
-    )
-    return out[None], None
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    return step.attend(q, k, v, scale=scale, window=window, soft_cap=soft_cap)[None], None
 
 
 def _unknown(attention_mask: torch.Tensor | None, kwargs: dict[str, Any]) -> list[str]:

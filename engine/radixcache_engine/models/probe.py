@@ -127,6 +127,7 @@ class _Run:
         self._pool.on_free(range(1, sum(sizes) + 1))
 
     def step(self, pieces: list[_Piece], wanted: list[torch.Tensor]) -> float:
+        """Run the pieces in one forward; return how far their logits are from those wanted."""
         plan = AttentionPlan.build(
             [piece.start for piece in pieces],
             [piece.end - piece.start for piece in pieces],

@@ -1,8 +1,10 @@
 """Building the kernel: once, by anybody at once, and never a failure where it cannot be built."""
 
 import os
+import platform
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -157,3 +159,35 @@ def test_float16_goes_through_torch():
 
     assert not CpuKernel.takes(problem.q, problem.pool)
     assert not problem.run(CpuBackend(CpuKernel())).isnan().any()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86-64 processors")
+@pytest.mark.parametrize("flags", [("-mavx2", "-mfma"), ("-msse2",)], ids=" ".join)
+def test_processors_with_narrower_vectors(flags, tmp_path, monkeypatch):
+    """Built for processors without AVX-512 the kernel gives the same numbers."""
+    monkeypatch.setattr(kernel, "_FLAGS", ("-O1", "-std=c++17", "-fPIC", *flags))
+    backend = CpuBackend(CpuKernel(tmp_path))
+    for case in (Case(), Case(head_dim=20, soft_cap=4.0), Case(dtype="bfloat16", group=7)):
+        problem = make(case)
+        wanted = problem.run(create_backend("reference"))
+
+        assert torch.allclose(problem.run(backend).float(), wanted.float(), atol=2e-2, rtol=1e-2)
+
+
+def test_without_openmp_it_runs_on_one_thread(tmp_path, monkeypatch):
+    """Where torch has no OpenMP runtime to share, the kernel still works."""
+    monkeypatch.setattr(kernel, "_FLAGS", QUICK)
+    monkeypatch.setattr(kernel, "loaded_openmp", list)
+    backend = CpuBackend(CpuKernel(tmp_path))
+    problem = make(Case(rows=((600, 1), (3, 9))))
+
+    assert torch.allclose(problem.run(backend), problem.run(create_backend("reference")), atol=3e-5)
+
+
+def test_queries_and_pool_may_differ_in_dtype():
+    """float32 queries over a bfloat16 pool are as good as the reference's."""
+    problem = make(Case(dtype="bfloat16"))
+    problem = replace(problem, q=problem.q.float())
+    wanted = problem.run(create_backend("reference"))
+
+    assert torch.allclose(problem.run(create_backend("cpu")), wanted, atol=3e-5)
