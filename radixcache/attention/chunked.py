@@ -74,6 +74,7 @@ class _Running:
         self._mixed = grouped.new_zeros((*shape[:3], grouped.shape[3]))
 
     def add(self, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor, soft_cap: float) -> None:
+        """Take in one chunk of keys and values, ``[n, num_kv_heads, head_dim]`` each."""
         scores = torch.einsum("qhgd,khd->hgqk", self._q, k)
         if soft_cap > 0:
             scores = soft_cap * torch.tanh(scores / soft_cap)
@@ -88,4 +89,5 @@ class _Running:
         self._top = top
 
     def result(self) -> torch.Tensor:
+        """Return ``[num_q, num_kv_heads, group, head_dim]``."""
         return (self._mixed / self._total).permute(2, 0, 1, 3)

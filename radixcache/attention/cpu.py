@@ -1,6 +1,7 @@
 """The fast CPU backend: a compiled kernel for decodes and short prefills, SDPA for long ones."""
 
 import warnings
+from typing import TypedDict
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
@@ -17,6 +18,12 @@ __all__ = ["CpuBackend"]
 _SDPA_FROM = {torch.float32: 1024, torch.bfloat16: 64}
 _SDPA_FROM_OTHERWISE = 16  # the torch fall-back
 _SDPA_QUERIES = 256  # a masked call; bounds the mask to this many rows of seq_len
+
+
+class _Settings(TypedDict):
+    scale: float
+    window: int
+    soft_cap: float
 
 
 class CpuBackend:
@@ -72,18 +79,9 @@ class CpuBackend:
         from_len = _SDPA_FROM[q.dtype] if kernel else _SDPA_FROM_OTHERWISE
         # SDPA knows no soft-cap.
         limit = plan.max_qo_len if soft_cap > 0 else from_len - 1
+        settings = _Settings(scale=scale, window=window, soft_cap=soft_cap)
         if kernel:
-            kernel.run(
-                layer,
-                q,
-                plan,
-                pool,
-                out,
-                scale=scale,
-                window=window,
-                soft_cap=soft_cap,
-                max_qo_len=limit,
-            )
+            kernel.run(layer, q, plan, pool, out, **settings, max_qo_len=limit)
             if plan.max_qo_len <= limit:
                 return out
         begin = 0
@@ -94,9 +92,7 @@ class CpuBackend:
                     row, layer, q[rows], plan, pool, out=out[rows], scale=scale, window=window
                 )
             elif not kernel:
-                out[rows] = attend_row(
-                    row, layer, q[rows], plan, pool, scale=scale, window=window, soft_cap=soft_cap
-                )
+                out[rows] = attend_row(row, layer, q[rows], plan, pool, **settings)
             begin = end
         return out
 
@@ -114,16 +110,15 @@ def _attend_long(
 ) -> None:
     num_q, num_heads = q.shape[:2]
     seq_len = int(plan.seq_lens[row])
-    blocks = plan.kv_indices[int(plan.kv_indptr[row]) : int(plan.kv_indptr[row + 1])]
     start = seq_len - num_q
+    blocks = plan.kv_indices[int(plan.kv_indptr[row]) : int(plan.kv_indptr[row + 1])]
     # Keys older than every query's window may lie in blocks that were given back.
-    lowest = 0 if window < 0 else max(0, start - window) // plan.block_size
-    k, v = pool.gather(layer, blocks[lowest:], seq_len - lowest * plan.block_size)
+    skipped = 0 if window < 0 else max(0, start - window) // plan.block_size
+    offset = skipped * plan.block_size
+    k, v = pool.gather(layer, blocks[skipped:], seq_len - offset)
     group = num_heads // pool.layout.num_kv_heads
-    keys = _per_query_head(k, group, q.dtype)
-    values = _per_query_head(v, group, q.dtype)
+    keys, values = (_per_query_head(x, group, q.dtype) for x in (k, v))
     queries = q.transpose(0, 1)[None]
-    offset = lowest * plan.block_size
     if start == 0 and (window < 0 or window >= seq_len):
         mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=True, scale=scale)
         out.copy_(mixed[0].transpose(0, 1))
@@ -131,20 +126,23 @@ def _attend_long(
     for first in range(0, num_q, _SDPA_QUERIES):
         last = min(first + _SDPA_QUERIES, num_q)
         low = max(offset, start + first - window) if window >= 0 else offset
-        positions = torch.arange(start + first, start + last)[:, None]
-        key_ids = torch.arange(low, start + last)[None, :]
-        mask = key_ids <= positions
-        if window >= 0:
-            mask &= key_ids >= positions - window
         part = slice(low - offset, start + last - offset)
         mixed = F.scaled_dot_product_attention(
             queries[:, :, first:last],
             keys[:, :, part],
             values[:, :, part],
-            attn_mask=mask,
+            attn_mask=_mask(start + first, start + last, low, window),
             scale=scale,
         )
         out[first:last] = mixed[0].transpose(0, 1)
+
+
+def _mask(first: int, last: int, low: int, window: int) -> torch.Tensor:
+    # Queries at positions [first, last) over keys [low, last).
+    positions = torch.arange(first, last)[:, None]
+    keys = torch.arange(low, last)[None, :]
+    seen = keys <= positions
+    return seen if window < 0 else seen & (keys >= positions - window)
 
 
 def _per_query_head(x: torch.Tensor, group: int, dtype: torch.dtype) -> torch.Tensor:

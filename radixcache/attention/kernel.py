@@ -24,7 +24,7 @@ from radixcache.kv.pool import KVPool
 
 __all__ = ["CpuKernel", "KernelUnavailableError", "loaded_openmp"]
 
-_SOURCE = "paged_attention.cpp"
+_SOURCES = ("paged_attention.cpp", "tiles.h", "simd.h")  # the first is compiled, the rest included
 _FLAGS = ("-O3", "-std=c++17", "-fPIC", "-march=native")
 _COMPILERS = ("g++", "c++", "clang++")
 _BUILD_S = 120.0
@@ -123,40 +123,43 @@ class CpuKernel:
         Raises:
             ModelLoadError: not enough memory for the partial results of split rows.
         """
-        planes = pool.planes(layer)
-        nhd = pool.layout.order == "NHD"
-        block, first, second = planes.k.stride()[:3]
         args = _Args(
-            q=q.data_ptr(),
-            out=out.data_ptr(),
-            k=planes.k.data_ptr(),
-            v=planes.v.data_ptr(),
-            qo_indptr=plan.qo_indptr.data_ptr(),
-            kv_indptr=plan.kv_indptr.data_ptr(),
-            kv_indices=plan.kv_indices.data_ptr(),
-            seq_lens=plan.seq_lens.data_ptr(),
-            q_stride_token=q.stride(0),
-            q_stride_head=q.stride(1),
-            out_stride_token=out.stride(0),
-            out_stride_head=out.stride(1),
-            kv_stride_block=block,
-            kv_stride_token=first if nhd else second,
-            kv_stride_head=second if nhd else first,
-            num_rows=plan.num_rows,
-            num_qo_heads=q.shape[1],
-            num_kv_heads=pool.layout.num_kv_heads,
-            head_dim=q.shape[2],
-            block_size=plan.block_size,
-            window=window,
-            max_qo_len=max_qo_len,
             q_is_bf16=q.dtype == torch.bfloat16,
             kv_is_bf16=pool.dtype == torch.bfloat16,
             num_threads=torch.get_num_threads(),
+            max_qo_len=max_qo_len,
+            window=window,
             scale=scale,
             soft_cap=soft_cap,
         )
+        _set_queries(args, q, out)
+        _set_plan(args, plan)
+        _set_pool(args, layer, pool)
         if self._call(ctypes.byref(args)) != 0:
             raise ModelLoadError("attention: out of memory for partial results")
+
+
+def _set_queries(args: _Args, q: torch.Tensor, out: torch.Tensor) -> None:
+    args.q, args.out = q.data_ptr(), out.data_ptr()
+    args.q_stride_token, args.q_stride_head = q.stride()[:2]
+    args.out_stride_token, args.out_stride_head = out.stride()[:2]
+    args.num_qo_heads, args.head_dim = q.shape[1:]
+
+
+def _set_plan(args: _Args, plan: AttentionPlan) -> None:
+    args.qo_indptr, args.kv_indptr = plan.qo_indptr.data_ptr(), plan.kv_indptr.data_ptr()
+    args.kv_indices, args.seq_lens = plan.kv_indices.data_ptr(), plan.seq_lens.data_ptr()
+    args.num_rows, args.block_size = plan.num_rows, plan.block_size
+
+
+def _set_pool(args: _Args, layer: int, pool: KVPool) -> None:
+    planes = pool.planes(layer)
+    args.k, args.v = planes.k.data_ptr(), planes.v.data_ptr()
+    block, first, second = planes.k.stride()[:3]
+    nhd = pool.layout.order == "NHD"
+    args.kv_stride_block = block
+    args.kv_stride_token, args.kv_stride_head = (first, second) if nhd else (second, first)
+    args.num_kv_heads = pool.layout.num_kv_heads
 
 
 def loaded_openmp() -> list[Path]:
@@ -175,19 +178,31 @@ def loaded_openmp() -> list[Path]:
 
 
 def _build(cache_dir: Path | None) -> Path:
-    source = files("radixcache.attention").joinpath("csrc", _SOURCE).read_bytes()
+    folder = files("radixcache.attention").joinpath("csrc")
+    sources = {name: folder.joinpath(name).read_bytes() for name in _SOURCES}
     compiler = _find_compiler()
-    # Linking the very file torch loaded keeps one OpenMP runtime, and one thread pool, a process.
-    openmp = next(iter(loaded_openmp()), None)
+    openmp = _torch_openmp()
     key = hashlib.sha256()
-    for part in (source, _compiler_version(compiler), " ".join(_FLAGS), _cpu_flags(), openmp):
+    for part in (
+        *sources.values(),
+        _compiler_version(compiler),
+        " ".join(_FLAGS),
+        _cpu_flags(),
+        openmp,
+    ):
         text = part if isinstance(part, bytes) else str(part).encode()
         key.update(len(text).to_bytes(8, "little") + text)
-    folder = _cache_folder(cache_dir)
-    target = folder / f"paged_attention-{key.hexdigest()[:24]}.so"
+    target = _cache_folder(cache_dir) / f"paged_attention-{key.hexdigest()[:24]}.so"
     if not target.exists():
-        _compile(compiler, source, openmp, target)
+        _compile(compiler, sources, openmp, target)
     return target
+
+
+def _torch_openmp() -> Path | None:
+    # Linking the very file torch loaded keeps one OpenMP runtime, and one thread pool, a process.
+    home = Path(torch.__file__).parent
+    found = sorted(loaded_openmp(), key=lambda path: not path.is_relative_to(home))
+    return found[0] if found else None
 
 
 def _find_compiler() -> str:
@@ -228,10 +243,12 @@ def _cache_folder(cache_dir: Path | None) -> Path:
     return Path(tempfile.mkdtemp(prefix="radixcache-"))
 
 
-def _compile(compiler: str, source: bytes, openmp: Path | None, target: Path) -> None:
+def _compile(compiler: str, sources: dict[str, bytes], openmp: Path | None, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as folder:
-        code, module, library = (Path(folder) / name for name in (_SOURCE, "kernel.o", "kernel.so"))
-        code.write_bytes(source)
+        for name, content in sources.items():
+            (Path(folder) / name).write_bytes(content)
+        code = Path(folder) / _SOURCES[0]
+        module, library = Path(folder) / "kernel.o", Path(folder) / "kernel.so"
         threads = ["-fopenmp"] if openmp else []
         _run([compiler, *_FLAGS, *threads, "-c", str(code), "-o", str(module)])
         # -fopenmp is left out here: it would add the compiler's own runtime beside torch's.

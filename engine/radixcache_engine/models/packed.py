@@ -6,8 +6,6 @@ attention is right by construction and what it does in attention is checked by t
 """
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +16,7 @@ from radixcache.attention import AttentionBackend, AttentionPlan, AttentionSpec
 from radixcache.errors import CacheCorruptionError, ModelRefusedError
 from radixcache.kv.pool import KVPool
 
-__all__ = ["PackedModel", "own_attention"]
+__all__ = ["PackedModel"]
 
 _INTERFACE = "radixcache"  # the name our attention is registered under
 _HOLDER = "radixcache_step"  # the attribute by which a module reaches the running step
@@ -59,6 +57,15 @@ class _Step:
     slots: torch.Tensor  # int64 [T] on the pool's device
     layer: int = 0
 
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **settings: Any
+    ) -> torch.Tensor:
+        """Store the next layer's keys and values and attend; all ``[T, heads, head_dim]``."""
+        layer = self.layer
+        self.layer += 1
+        self.pool.write(layer, k, v, self.slots)
+        return self.backend.run(layer, q, self.plan, self.pool, **settings)
+
 
 @dataclass(slots=True)
 class _Holder:
@@ -81,15 +88,18 @@ class PackedModel:
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         self._holder = _Holder()
-        AttentionInterface.register(_INTERFACE, _attention)
-        _use_attention(model, _INTERFACE)
-        for module in model.modules():
-            setattr(module, _HOLDER, self._holder)
         parameters = inspect.signature(model.forward).parameters
         self._can_keep = "logits_to_keep" in parameters
-        if "position_ids" not in parameters:
-            raise ModelRefusedError("the model takes no position_ids, so rows cannot be packed")
-        self.specs = self._trace_specs()
+        try:
+            if "position_ids" not in parameters:
+                raise ModelRefusedError("it takes no position_ids, so rows cannot be packed")
+            AttentionInterface.register(_INTERFACE, _attention)
+            _use_attention(model, _INTERFACE)
+            for module in model.modules():
+                setattr(module, _HOLDER, self._holder)
+            self.specs = self._trace_specs()
+        except ModelRefusedError as error:
+            raise ModelRefusedError(f"{type(model).__name__} cannot be served: {error}") from error
 
     @property
     def device(self) -> torch.device:
@@ -127,6 +137,26 @@ class PackedModel:
                 f"the model ran {step.layer} attention layers, {len(self.specs)} at load"
             )
         return logits.float()
+
+    def own_logits(self, token_ids: torch.Tensor, *, last: int) -> torch.Tensor:
+        """Run one sequence the model's own way: eager attention, its own mask, no cache.
+
+        Args:
+            token_ids: int64 ``[n]``.
+            last: how many tokens' logits are wanted, counted from the end.
+
+        Returns:
+            float32 ``[min(n, last), vocab_size]``.
+        """
+        extra: dict[str, Any] = {"logits_to_keep": last} if self._can_keep else {}
+        _use_attention(self.model, "eager")
+        try:
+            with torch.inference_mode():
+                ids = token_ids.to(self.device)[None]
+                logits: torch.Tensor = self.model(input_ids=ids, use_cache=False, **extra).logits
+        finally:
+            _use_attention(self.model, _INTERFACE)
+        return logits[0, -last:].float()
 
     def _call(
         self,
@@ -170,17 +200,6 @@ class PackedModel:
         return tuple(_spec(layer, call, trace.calls[0]) for layer, call in enumerate(trace.calls))
 
 
-@contextmanager
-def own_attention(packed: PackedModel) -> Iterator[PreTrainedModel]:
-    """Give the model its own eager attention back for a while: the probe's reference."""
-    _use_attention(packed.model, "eager")
-    try:
-        with torch.inference_mode():
-            yield packed.model
-    finally:
-        _use_attention(packed.model, _INTERFACE)
-
-
 def _use_attention(model: PreTrainedModel, name: str) -> None:
     try:
         model.set_attn_implementation(name)
@@ -188,9 +207,7 @@ def _use_attention(model: PreTrainedModel, name: str) -> None:
         raise ModelRefusedError(f"its attention cannot be replaced: {error}") from error
     config = model.config.get_text_config(decoder=True)
     if config._attn_implementation != name:
-        raise ModelRefusedError(
-            f"{type(model).__name__} does not use transformers' attention interface"
-        )
+        raise ModelRefusedError("its attention does not use transformers' attention interface")
 
 
 def _attention(  # noqa: PLR0917 - the interface's own signature
@@ -225,22 +242,13 @@ def _attention(  # noqa: PLR0917 - the interface's own signature
             extras=_unknown(attention_mask, kwargs),
         )
         step.calls.append(call)
+        # Whatever the numbers, the forward only has to reach the next layer.
         return query.new_zeros(*query.transpose(1, 2).shape[:3], value.shape[-1]), None
     if not isinstance(step, _Step):
         raise CacheCorruptionError("attention was called outside a step")
-    layer = step.layer
-    step.layer += 1
-    step.pool.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), step.slots)
-    out = step.backend.run(
-        layer,
-        query[0].transpose(0, 1),
-        step.plan,
-        step.pool,
-        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
-        window=window,
-        soft_cap=soft_cap,
-    )
-    return out[None], None
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    return step.attend(q, k, v, scale=scale, window=window, soft_cap=soft_cap)[None], None
 
 
 def _unknown(attention_mask: torch.Tensor | None, kwargs: dict[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from radixcache.attention import AttentionBackend, AttentionPlan
 from radixcache.errors import ModelRefusedError
 from radixcache.kv.layout import KVLayout
 from radixcache.kv.pool import KVPool
-from radixcache_engine.models.packed import PackedModel, own_attention
+from radixcache_engine.models.packed import PackedModel
 
 __all__ = ["MAX_DIFFERENCE", "probe_model"]
 
@@ -60,7 +60,7 @@ def probe_model(
         ModelRefusedError: the difference is above :data:`MAX_DIFFERENCE`; says on which road.
     """
     prompts = _prompts(packed, vocab_size, context_len)
-    wanted = [_reference(packed, ids) for ids in prompts]
+    wanted = [packed.own_logits(ids, last=_COMPARED) for ids in prompts]
     worst = 0.0
     for road, steps in _roads([len(ids) for ids in prompts]):
         run = _Run(packed, backend, prompts, block_size)
@@ -101,12 +101,6 @@ def _prompts(packed: PackedModel, vocab_size: int, context_len: int) -> list[tor
     return [torch.randint(vocab_size, (max(2, size),), generator=generator) for size in lens]
 
 
-def _reference(packed: PackedModel, ids: torch.Tensor) -> torch.Tensor:
-    with own_attention(packed) as model:
-        logits: torch.Tensor = model(input_ids=ids.to(packed.device)[None], use_cache=False).logits
-    return logits[0, -_COMPARED:].float()
-
-
 class _Run:
     """One road over a fresh pool whose every slot is NaN until written."""
 
@@ -133,6 +127,7 @@ class _Run:
         self._pool.on_free(range(1, sum(sizes) + 1))
 
     def step(self, pieces: list[_Piece], wanted: list[torch.Tensor]) -> float:
+        """Run the pieces in one forward; return how far their logits are from those wanted."""
         plan = AttentionPlan.build(
             [piece.start for piece in pieces],
             [piece.end - piece.start for piece in pieces],

@@ -168,7 +168,9 @@ def _load_packed(
     except ModelLoadError as error:
         if dtype == "float32":
             raise
-        raise ModelLoadError(f"{error}; the load-time probe runs in float32") from error
+        raise ModelLoadError(
+            f"{error}; the load-time probe needs them, probe=False skips it"
+        ) from error
     text = source.config.get_text_config(decoder=True)
     worst = probe_model(
         packed,

@@ -6,8 +6,8 @@
 // tasks, the parts are merged by their log-sum-exp. No sequence is ever copied out of the pool.
 //
 // Only tokens below seq_len are read: slots that were never written may hold anything, even NaN.
-// No torch headers: this file compiles in seconds, alone, with any C++17 compiler that has GCC's
-// vector extensions.
+// No torch headers: this compiles in seconds with any C++17 compiler that has GCC's vector
+// extensions.
 
 #include <algorithm>
 #include <cmath>
@@ -16,92 +16,13 @@
 #include <new>
 #include <vector>
 
+#include "tiles.h"
+
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int W = 16;    // floats in a vector
-constexpr int ROWS = 4;  // queries in a register tile
-#elif defined(__AVX__)
-constexpr int W = 8;
-constexpr int ROWS = 2;
-#else
-constexpr int W = 4;
-constexpr int ROWS = 2;
-#endif
-constexpr int NV = 4;                // vectors in a register tile
-constexpr int CHUNK = 64;            // keys a running-softmax update
 constexpr int MAX_TILE = 64;         // queries x group in one task, unless the group is larger
 constexpr int64_t MIN_SPLIT = 256;   // keys; a shorter range is not worth a merge
 constexpr int TASKS_PER_THREAD = 4;  // enough for an even finish
-
-typedef float vf __attribute__((vector_size(W * 4)));
-typedef int32_t vi __attribute__((vector_size(W * 4)));
-typedef uint32_t vu __attribute__((vector_size(W * 4)));
-typedef uint16_t vh __attribute__((vector_size(W * 2)));
-
-struct bf16 {
-  uint16_t bits;
-};
-
-inline float widen(float x) { return x; }
-inline float widen(bf16 x) {
-  const uint32_t bits = uint32_t(x.bits) << 16;
-  float out;
-  std::memcpy(&out, &bits, sizeof out);
-  return out;
-}
-
-inline void narrow(float x, float* out) { *out = x; }
-inline void narrow(float x, bf16* out) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  if (std::isnan(x)) {
-    out->bits = 0x7fc0;
-    return;
-  }
-  out->bits = uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);  // round to nearest even
-}
-
-inline vf load(const float* p) {
-  vf out;
-  std::memcpy(&out, p, sizeof out);
-  return out;
-}
-inline vf load(const bf16* p) {
-  vh half;
-  std::memcpy(&half, p, sizeof half);
-  return (vf)(__builtin_convertvector(half, vu) << 16);
-}
-inline void store(float* p, vf x) { std::memcpy(p, &x, sizeof x); }
-inline vf splat(float x) { return x - vf{}; }
-
-inline float sum(vf x) {
-  float out = 0;
-  for (int i = 0; i < W; i++) out += x[i];
-  return out;
-}
-inline float largest(vf x) {
-  float out = x[0];
-  for (int i = 1; i < W; i++) out = x[i] > out ? x[i] : out;
-  return out;
-}
-
-// e^x for x <= 88, within 2 ulp; 0 below -87; NaN stays NaN.
-inline vf exp_vec(vf x) {
-  const vf magic = splat(12582912.f);  // 1.5 * 2^23: adding it rounds to a whole number
-  const vf shifted = x * 1.44269504f + magic;
-  const vf n = shifted - magic;
-  const vf r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  vf p = splat(1.9875691500e-4f);
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.f;
-  const vi exponent = ((vi)shifted - 0x4b400000 + 127) << 23;
-  return x < -87.f ? vf{} : p * (vf)exponent;
-}
 
 struct Args {
   const void* q;
@@ -143,141 +64,6 @@ struct Scratch {
         m(tile),
         l(tile) {}
 };
-
-// s[r][c] = q[r] . k, for R queries and one key.
-template <int R, class T>
-inline void dot_key(const float* q, int ldq, const T* k, int dim, float* s) {
-  vf acc[R] = {};
-  int d = 0;
-  for (; d + W <= dim; d += W) {
-    const vf key = load(k + d);
-    for (int r = 0; r < R; r++) acc[r] += load(q + r * ldq + d) * key;
-  }
-  for (int r = 0; r < R; r++) {
-    float total = sum(acc[r]);
-    for (int e = d; e < dim; e++) total += q[r * ldq + e] * widen(k[e]);
-    s[r * CHUNK] = total;
-  }
-}
-
-template <class T>
-void scores_by_key(const float* q, int ldq, int rows, const void* const* keys, int n, int dim,
-                   float* s) {
-  for (int c = 0; c < n; c++) {
-    const T* k = static_cast<const T*>(keys[c]);
-    int r = 0;
-    for (; r + 4 <= rows; r += 4) dot_key<4>(q + r * ldq, ldq, k, dim, s + r * CHUNK + c);
-    if (rows - r == 3) dot_key<3>(q + r * ldq, ldq, k, dim, s + r * CHUNK + c);
-    if (rows - r == 2) dot_key<2>(q + r * ldq, ldq, k, dim, s + r * CHUNK + c);
-    if (rows - r == 1) dot_key<1>(q + r * ldq, ldq, k, dim, s + r * CHUNK + c);
-  }
-}
-
-// s[R][NV * W] = q[R][dim] * kt[dim][NV * W]
-template <int R>
-inline void scores_tile(const float* q, int ldq, const float* kt, int dim, float* s) {
-  vf acc[R][NV] = {};
-  for (int d = 0; d < dim; d++) {
-    vf key[NV];
-    for (int j = 0; j < NV; j++) key[j] = load(kt + d * CHUNK + j * W);
-    for (int r = 0; r < R; r++)
-      for (int j = 0; j < NV; j++) acc[r][j] += q[r * ldq + d] * key[j];
-  }
-  for (int r = 0; r < R; r++)
-    for (int j = 0; j < NV; j++) store(s + r * CHUNK + j * W, acc[r][j]);
-}
-
-template <class T>
-void scores_by_tile(const float* q, int ldq, int rows, const void* const* keys, int n, int dim,
-                    float* kt, float* s) {
-  for (int c = 0; c < n; c++) {
-    const T* k = static_cast<const T*>(keys[c]);
-    for (int d = 0; d < dim; d++) kt[d * CHUNK + c] = widen(k[d]);
-  }
-  // Columns past n hold an earlier chunk's numbers; the softmax masks them.
-  for (int c = 0; c < CHUNK; c += NV * W) {
-    int r = 0;
-    for (; r + ROWS <= rows; r += ROWS)
-      scores_tile<ROWS>(q + r * ldq, ldq, kt + c, dim, s + r * CHUNK + c);
-    for (; r < rows; r++) scores_tile<1>(q + r * ldq, ldq, kt + c, dim, s + r * CHUNK + c);
-  }
-}
-
-// o[R][width] += p[R][n] * values[n][width], for width = V * W numbers from column d.
-template <int R, int V, class T>
-inline void mix_tile(const float* p, const void* const* values, int n, int d, float* o, int ldo) {
-  vf acc[R][V];
-  for (int r = 0; r < R; r++)
-    for (int j = 0; j < V; j++) acc[r][j] = load(o + r * ldo + d + j * W);
-  for (int c = 0; c < n; c++) {
-    const T* row = static_cast<const T*>(values[c]) + d;
-    vf value[V];
-    for (int j = 0; j < V; j++) value[j] = load(row + j * W);
-    for (int r = 0; r < R; r++)
-      for (int j = 0; j < V; j++) acc[r][j] += p[r * CHUNK + c] * value[j];
-  }
-  for (int r = 0; r < R; r++)
-    for (int j = 0; j < V; j++) store(o + r * ldo + d + j * W, acc[r][j]);
-}
-
-template <int R, class T>
-inline void mix_rows(const float* p, const void* const* values, int n, int dim, float* o,
-                     int ldo) {
-  int d = 0;
-  for (; d + NV * W <= dim; d += NV * W) mix_tile<R, NV, T>(p, values, n, d, o, ldo);
-  for (; d + W <= dim; d += W) mix_tile<R, 1, T>(p, values, n, d, o, ldo);
-  for (; d < dim; d++)
-    for (int c = 0; c < n; c++)
-      for (int r = 0; r < R; r++)
-        o[r * ldo + d] += p[r * CHUNK + c] * widen(static_cast<const T*>(values[c])[d]);
-}
-
-template <class T>
-void mix(const float* p, int rows, const void* const* values, int n, int dim, float* o, int ldo) {
-  int r = 0;
-  for (; r + ROWS <= rows; r += ROWS)
-    mix_rows<ROWS, T>(p + r * CHUNK, values, n, dim, o + r * ldo, ldo);
-  if (ROWS > 2 && rows - r == 3) {
-    mix_rows<3, T>(p + r * CHUNK, values, n, dim, o + r * ldo, ldo);
-    return;
-  }
-  for (; r < rows; r++) mix_rows<1, T>(p + r * CHUNK, values, n, dim, o + r * ldo, ldo);
-}
-
-void cap_scores(float* s, float cap) {
-  for (int c = 0; c < CHUNK; c += W) {
-    vf y = load(s + c) * (2.f / cap);
-    y = y > 30.f ? splat(30.f) : y;
-    y = y < -30.f ? splat(-30.f) : y;
-    store(s + c, cap - (2.f * cap) / (exp_vec(y) + 1.f));  // cap * tanh(s / cap)
-  }
-}
-
-// Turn one query's scores of keys [begin, end) of the chunk into weights; renew m, l and o.
-void soften(float* s, int begin, int end, float* m, float* l, float* o, int padded) {
-  for (int c = 0; c < begin; c++) s[c] = -INFINITY;
-  for (int c = end; c < CHUNK; c++) s[c] = -INFINITY;
-  vf top = load(s);
-  for (int c = W; c < CHUNK; c += W) {
-    const vf x = load(s + c);
-    top = x > top ? x : top;
-  }
-  const float highest = largest(top);
-  const float next = highest > *m ? highest : *m;
-  vf total = {};
-  for (int c = 0; c < CHUNK; c += W) {
-    const vf p = exp_vec(load(s + c) - next);
-    total += p;
-    store(s + c, p);
-  }
-  if (next != *m) {
-    const float shrink = std::exp(*m - next);
-    for (int d = 0; d < padded; d += W) store(o + d, load(o + d) * shrink);
-    *l *= shrink;
-    *m = next;
-  }
-  *l += sum(total);
-}
 
 inline float query_at(const Args& a, int64_t index) {
   return a.q_is_bf16 ? widen(static_cast<const bf16*>(a.q)[index])
