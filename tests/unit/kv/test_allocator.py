@@ -125,7 +125,7 @@ def test_check_compares_with_the_owners():
         allocator.check(leased=[1, 2, 1])
     with pytest.raises(CacheCorruptionError, match="block 1 should be owned by the tree"):
         allocator.check(tree=[1])
-    with pytest.raises(CacheCorruptionError, match="block 9 should be owned.*is not in"):
+    with pytest.raises(CacheCorruptionError, match=r"block 9 should be owned.*is not in"):
         allocator.check(tree=[9])
 
 
