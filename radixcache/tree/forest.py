@@ -223,7 +223,6 @@ class Forest:
             node.children is None
             and node.lock_count == int(held)
             and node.scope == scope
-            and node.detached == detached
             and node.parent is not None
         ):
             node.key += key

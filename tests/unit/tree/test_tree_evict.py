@@ -220,6 +220,19 @@ class TestFlush:
         assert tree.evict(9) == [1]
         tree.check()
 
+    def test_a_flushed_private_path_hands_its_recency_up(self):
+        """Case 110: extending a private path had touched the PUBLIC block it stands on."""
+        tree, a = RadixTree(1), Namespace(NS, "a")
+        put(tree, [1], [1])
+        put(tree, [1, 2], [1, 2], a)
+        lock = tree.lock([1, 2], namespace=a)
+        put(tree, [1, 2, 4], [1, 2, 4], a)
+        put(tree, [9], [9])
+        tree.unlock(tree.extend(lock, [3], [3]).lock)
+
+        assert sorted(tree.flush(a)) == [2, 3, 4]
+        assert tree.evict(1) == [9]
+
     def test_other_kv_keys_are_left_alone(self):
         """A bare string flushes one kv_key, private paths included."""
         tree = RadixTree(1)
