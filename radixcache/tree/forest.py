@@ -68,34 +68,37 @@ class Forest:
 
     # -- recency and locks -------------------------------------------------------------------
 
-    def touch(self, end: Node, stop: Node | None = None) -> None:
-        """Count a hit on the path from ``end`` up to, and without, ``stop`` (None: to the root).
-
-        Takes ``end`` out of the policy.
-        """
+    def touch(self, end: Node) -> None:
+        """Count a hit on the whole path to ``end``; takes ``end`` out of the policy."""
         if end.entry is not None:
             self.policy.remove(end)
         self.tick += 1
         tick, now = self.tick, self.clock()
         node: Node | None = end
-        while node is not stop and node is not None:
+        while node is not None:
             node.last_access = tick
             node.last_access_s = now
             node.num_hits += 1
             node = node.parent
 
-    def lock(self, end: Node, stop: Node | None = None) -> None:
+    def lock(self, end: Node, stop: Node | None = None, *, hit: bool) -> None:
         """Count one more lock on the path from ``end`` up to, and without, ``stop``.
 
-        Takes ``end`` out of the policy.
+        Takes ``end`` out of the policy. ``hit``: touch the path as well, in the same walk.
         """
         if end.entry is not None:
             self.policy.remove(end)
+        self.tick += hit
+        tick, now = self.tick, self.clock()
         node: Node | None = end
         while node is not stop and node is not None:
             if not node.lock_count:
                 self.num_locked_blocks += len(node.ids) // ID_BYTES
             node.lock_count += 1
+            if hit:
+                node.last_access = tick
+                node.last_access_s = now
+                node.num_hits += 1
             node = node.parent
 
     def unlock(self, end: Node) -> BlockIds:
@@ -114,9 +117,48 @@ class Forest:
             self._remove_detached(above, freed)
             above = above.parent
         if above is not None:
-            self.settle(above)
+            self.settle(self._rejoin(above))
         self.drop_root(root)
         return freed
+
+    def _rejoin(self, leaf: Node) -> Node:
+        """Undo needless cuts: join a leaf to the only-child chain above it; return the joined leaf.
+
+        Locks of several turns leave a conversation in pieces, which every later look-up would pay
+        for. Only pieces with the recency of the leaf are joined, so the order of eviction stays
+        as it was. Each piece is copied once in its life.
+        """
+        pieces = [leaf]
+        top = leaf
+        while leaf.children is None and self._continues(top):
+            assert top.parent is not None, "_continues has looked"
+            top = top.parent
+            pieces.append(top)
+        if top is leaf:
+            return leaf
+        del pieces[-1]
+        pieces.reverse()
+        top.key += b"".join([piece.key for piece in pieces])
+        top.ids += b"".join([piece.ids for piece in pieces])
+        top.children = None
+        top.last_access, top.last_access_s = leaf.last_access, leaf.last_access_s
+        self.num_nodes -= len(pieces)
+        return top
+
+    def _continues(self, node: Node) -> bool:
+        """Whether nothing keeps a node apart from its parent."""
+        parent = node.parent
+        return (
+            parent is not None
+            and not node.lock_count
+            and not parent.lock_count
+            and not node.detached
+            and parent.parent is not None
+            and parent.children is not None
+            and len(parent.children) == 1
+            and parent.scope == node.scope
+            and parent.last_access <= node.last_access
+        )
 
     def settle(self, node: Node) -> None:
         """Hand a node to the policy if it is an evictable leaf."""
@@ -181,7 +223,6 @@ class Forest:
             node.children is None
             and node.lock_count == int(held)
             and node.scope == scope
-            and node.detached == detached
             and node.parent is not None
         ):
             node.key += key

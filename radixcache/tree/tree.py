@@ -136,8 +136,7 @@ class RadixTree:
         forest = self._forest
         place = longest(forest.root(space.kv_key), view, space.scope, forest.unit)
         end = self._boundary(place.node, place.inside)
-        forest.touch(end)
-        forest.lock(end)
+        forest.lock(end, hit=True)
         return self._new_lock(end, space, place.depth // ID_BYTES)
 
     def share(self, lock: Lock, num_tokens: int | None = None) -> Lock:
@@ -159,7 +158,7 @@ class RadixTree:
             node = node.parent
             start -= len(node.key)
         end = self._boundary(node, wanted * ID_BYTES - start)
-        self._forest.lock(end)
+        self._forest.lock(end, hit=False)
         shared = self._new_lock(end, lock.namespace, wanted)
         shared._detached = lock._detached
         return shared
@@ -204,8 +203,7 @@ class RadixTree:
         if lock._detached == start.detached:
             end, inside, depth = longest(start, view, scope, forest.unit)
             end = self._boundary(end, inside)
-        forest.touch(end, start)
-        forest.lock(end, start)
+        forest.lock(end, start, hit=True)
         present = gather(end, stop=start)
         if depth < len(view):
             new_ids = ids[depth // self.block_size :]

@@ -50,6 +50,19 @@ def test_a_node_says_what_and_whose_it_is():
     assert stem.num_hits == 1
 
 
+def test_both_parts_of_a_split_keep_age_and_hits():
+    """A cut that is no use of the prefix does not change what people see."""
+    clock = FakeClock()
+    tree = RadixTree(1, clock=clock)
+    tree.insert([1, 2, 3, 4], [1, 2, 3, 4], namespace="m")
+    lock = tree.lock([1, 2, 3, 4], namespace="m")
+    clock.now += 3
+    tree.share(lock, 2)
+
+    shown = [(n.num_tokens, n.last_access_s, n.num_hits, n.num_locks) for n in tree.view(9).nodes]
+    assert shown == [(2, 3.0, 1, 2), (2, 3.0, 1, 1)]
+
+
 def test_the_picture_is_bounded():
     """No more nodes than asked for, no more tokens of a node than a person reads."""
     tree = sample(FakeClock())
