@@ -238,13 +238,11 @@ class Scheduler:
             self._place(step, sequence, min(sequence.num_pending, room))
 
     def _block_on_leader(self, sequence: Sequence, now: float) -> bool:
-        if now - sequence.request.request.arrival >= self._config.max_wait_s:
-            return False
         promise = self.sharing.find(sequence, self._match_len(sequence))
         if promise is None:
             return False
         self.waiting.remove(sequence)
-        self.sharing.block(sequence, promise)
+        self.sharing.block(sequence, promise, now)
         return True
 
     def _try_start(self, sequence: Sequence) -> bool:

@@ -30,6 +30,7 @@ class Sequence:
 
     __slots__ = (
         "finish_reason",
+        "gave_up_waiting",
         "high_water",
         "index",
         "last_step",
@@ -59,6 +60,7 @@ class Sequence:
         self.high_water = 0  # the most that was ever computed, kept over preemptions
         self.status = Status.WAITING
         self.was_preempted = False
+        self.gave_up_waiting = False  # on a leader: it computes for itself from then on
         self.last_step = 0  # number of the step that last ran it
         self.stop_matcher = stop_matcher
         self.finish_reason: FinishReason | None = None

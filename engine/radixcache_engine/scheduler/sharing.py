@@ -4,6 +4,9 @@ A *leader* is a running sequence whose prompt is still being computed. A *follow
 sequence whose uncached prefix a leader is about to publish: it blocks until the leader has
 published the whole common prefix, then finds it cached. A leader that ends early, for whatever
 reason, frees its followers; the next one looked at leads.
+
+Blocking starves nobody: a leader runs, and what it publishes is the follower's own prefix, so each
+wait brings the follower forward. Its age keeps growing meanwhile and gives it its turn.
 """
 
 import heapq
@@ -32,7 +35,8 @@ class SharingBoard:
 
     Args:
         block_size: tokens a block; only whole blocks are shared.
-        max_wait_s: a follower blocks at most until this long after its arrival.
+        max_wait_s: a follower blocks at most this long on one leader; then it computes for
+            itself.
     """
 
     def __init__(self, block_size: int, max_wait_s: float) -> None:
@@ -42,8 +46,8 @@ class SharingBoard:
         self._leaders: dict[tuple[str, bytes], dict[int, Sequence]] = {}
         # leader uid -> heap of (target, tie, follower)
         self._followers: dict[int, list[tuple[int, int, Sequence]]] = {}
-        # heap of (arrival, tie, follower); entries of sequences no longer blocked are skipped
-        self._by_arrival: list[tuple[float, int, Sequence]] = []
+        # heap of (gives up at, tie, follower); entries of sequences no longer blocked are skipped
+        self._patience: list[tuple[float, int, Sequence]] = []
         self._tie = count()  # heap entries must never compare sequences
         self.num_blocked = 0
 
@@ -60,7 +64,7 @@ class SharingBoard:
             matched_len: tokens of it found in the tree, whole blocks.
         """
         mode = sequence.request.request.cache_mode
-        if mode is CacheMode.OFF:
+        if mode is CacheMode.OFF or sequence.gave_up_waiting:
             return None
         # The last token is always computed afresh, so its block is not worth waiting for.
         limit = _align(len(sequence.tokens) - 1, self._block_size)
@@ -75,13 +79,12 @@ class SharingBoard:
                 best = Promise(leader, target)
         return best
 
-    def block(self, sequence: Sequence, promise: Promise) -> None:
-        """Let ``sequence`` wait for ``promise``."""
+    def block(self, sequence: Sequence, promise: Promise, now: float) -> None:
+        """Let ``sequence`` wait for ``promise`` from ``now`` on (engine clock)."""
         sequence.status = Status.BLOCKED
         followers = self._followers.setdefault(promise.leader.uid, [])
         heapq.heappush(followers, (promise.target, next(self._tie), sequence))
-        arrival = sequence.request.request.arrival
-        heapq.heappush(self._by_arrival, (arrival, next(self._tie), sequence))
+        heapq.heappush(self._patience, (now + self._max_wait_s, next(self._tie), sequence))
         self.num_blocked += 1
 
     def published(self, leader: Sequence) -> list[tuple[Sequence, int]]:
@@ -107,10 +110,12 @@ class SharingBoard:
         return woken
 
     def overdue(self, now: float) -> list[tuple[Sequence, int]]:
-        """Return followers that have waited ``max_wait_s`` in all: they compute for themselves."""
+        """Return followers whose leader took longer than ``max_wait_s``: they wait no more."""
         woken: list[tuple[Sequence, int]] = []
-        while self._by_arrival and self._by_arrival[0][0] <= now - self._max_wait_s:
-            self._wake(heapq.heappop(self._by_arrival)[2], 0, woken)
+        while self._patience and self._patience[0][0] <= now:
+            self._wake(heapq.heappop(self._patience)[2], 0, woken)
+        for follower, _ in woken:
+            follower.gave_up_waiting = True
         return woken
 
     def forget(self, sequence: Sequence) -> list[tuple[Sequence, int]]:
@@ -121,10 +126,10 @@ class SharingBoard:
         return self.withdraw(sequence)
 
     def next_overdue_at(self) -> float | None:
-        """When the oldest blocked sequence gives up waiting, None without any."""
-        while self._by_arrival and self._by_arrival[0][2].status is not Status.BLOCKED:
-            heapq.heappop(self._by_arrival)
-        return self._by_arrival[0][0] + self._max_wait_s if self._by_arrival else None
+        """When the next blocked sequence gives up waiting (engine clock), None without any."""
+        while self._patience and self._patience[0][2].status is not Status.BLOCKED:
+            heapq.heappop(self._patience)
+        return self._patience[0][0] if self._patience else None
 
     def _key(self, sequence: Sequence) -> tuple[str, bytes]:
         return (sequence.request.request.scope, sequence.tokens[: self._block_size].tobytes())

@@ -104,6 +104,18 @@ def test_next_follower_leads_when_the_leader_ends(end):
     loop.assert_nothing_leaked()
 
 
+def test_a_wave_shares_even_when_it_is_overdue():
+    """Rule 11: whoever waits too long goes first, but computes nothing that another computes."""
+    loop = ContentLoop(kv_tokens=8192, block_size=4, max_batch_tokens=64, max_wait_s=0.0)
+    shared = prompt_of(150)
+    wave = [loop.add(shared + prompt_of(10, seed=i + 1)) for i in range(32)]
+    loop.clock.now = 100.0
+    loop.run(dt=1.0)
+
+    assert loop.loop.stats.computed_tokens <= 150 + 32 * 10 + 31 * 3
+    assert all(a.tokens == continuation(a.request.token_ids, 8) for a in wave)
+
+
 def test_next_follower_leads_when_the_leader_fails():
     """Rule 11: followers blocked on a leader that breaks the model are not lost with it."""
     loop = ContentLoop(kv_tokens=4096, block_size=4, max_batch_tokens=512)

@@ -88,7 +88,7 @@ def test_followers_wake_at_their_target(board):
     leader, near, far = sequence(1, SHARED), sequence(2, SHARED[:9]), sequence(3, SHARED)
     board.lead(leader)
     for follower in (near, far):
-        board.block(follower, board.find(follower, 0))
+        board.block(follower, board.find(follower, 0), 0.0)
     leader.lease = Published(4)
 
     assert board.published(leader) == []
@@ -105,7 +105,7 @@ def test_withdrawn_leader_frees_its_followers(board):
     """A leader that is preempted or ends leaves nobody waiting."""
     leader, follower = sequence(1, SHARED), sequence(2, SHARED)
     board.lead(leader)
-    board.block(follower, board.find(follower, 0))
+    board.block(follower, board.find(follower, 0), 0.0)
 
     assert board.withdraw(leader) == [(follower, 0)]
     assert follower.status is Status.WAITING
@@ -113,18 +113,18 @@ def test_withdrawn_leader_frees_its_followers(board):
 
 
 def test_patience_ends_after_max_wait(board):
-    """blocked(on) has a time-out counted from arrival; a follower wakes once only."""
-    leader = sequence(1, SHARED)
-    old, new = sequence(2, SHARED, arrival=1.0), sequence(3, SHARED, arrival=5.0)
+    """blocked(on) has a time-out: a follower wakes once, and then computes for itself."""
+    leader, early, late = sequence(1, SHARED), sequence(2, SHARED), sequence(3, SHARED)
     board.lead(leader)
-    for follower in (new, old):
-        board.block(follower, board.find(follower, 0))
+    board.block(late, board.find(late, 0), 5.0)
+    board.block(early, board.find(early, 0), 1.0)
 
     assert board.next_overdue_at() == 11.0
     assert board.overdue(10.9) == []
-    assert board.overdue(11.0) == [(old, 0)]
+    assert board.overdue(11.0) == [(early, 0)]
+    assert board.find(early, 0) is None
     assert board.next_overdue_at() == 15.0
-    assert board.withdraw(leader) == [(new, 0)]
+    assert board.withdraw(leader) == [(late, 0)]
     assert board.overdue(100.0) == []
     assert board.num_blocked == 0
 
@@ -133,7 +133,7 @@ def test_ended_follower_is_forgotten(board):
     """A follower that is aborted while blocked never wakes."""
     leader, follower = sequence(1, SHARED), sequence(2, SHARED)
     board.lead(leader)
-    board.block(follower, board.find(follower, 0))
+    board.block(follower, board.find(follower, 0), 0.0)
     board.forget(follower)
 
     assert board.num_blocked == 0
