@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 from radixcache.errors import (
     InvalidRequestError,
@@ -124,6 +125,8 @@ def load_model(folder: ModelFolder, *, dtype: str, device: str) -> PreTrainedMod
         ModelRefusedError: the architecture is no causal language model.
     """
     _check_memory(folder, dtype, device)
+    # Its bar would run through ours and through a library user's own output.
+    transformers_logging.disable_progress_bar()
     try:
         # With output_loading_info the result is a pair, which transformers' types do not say.
         result: Any = AutoModelForCausalLM.from_pretrained(
