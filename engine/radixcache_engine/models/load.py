@@ -126,7 +126,7 @@ def load_model(folder: ModelFolder, *, dtype: str, device: str) -> PreTrainedMod
     """
     _check_memory(folder, dtype, device)
     # Its bar would run through ours and through a library user's own output.
-    transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         # With output_loading_info the result is a pair, which transformers' types do not say.
         result: Any = AutoModelForCausalLM.from_pretrained(
