@@ -46,9 +46,13 @@ def check(llm: LLM, expected: list[Expected], **options):
     return answers
 
 
-def shorter(expected: list[Expected], longest: int) -> list[Expected]:
-    """Return the prompts of at most ``longest`` tokens."""
-    return [e for e in expected if len(e.prompt) <= longest]
+def some(expected: list[Expected], every: int, longest: int = 3000) -> list[Expected]:
+    """Return every so manieth prompt of at most ``longest`` tokens, the longest first."""
+    return [e for e in expected[::-every] if len(e.prompt) <= longest]
+
+
+# The quick tier varies each factor over every fourth prompt, --all over all 64.
+EVERY = pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 
 
 def test_cold_and_warm(base_llm, expected):
@@ -62,49 +66,47 @@ def test_cold_and_warm(base_llm, expected):
         assert usage.cached_tokens == (usage.prompt_tokens - 1) // 16 * 16
 
 
+@EVERY
 @pytest.mark.parametrize("concurrency", [1, 8])
-def test_batches_of_other_sizes(base_llm, expected, concurrency):
+def test_batches_of_other_sizes(base_llm, expected, concurrency, every):
     """Batches of 1 and 8 in place of 32."""
     base_llm.flush()
-    check(base_llm, shorter(expected, 1000), concurrency=concurrency)
+    check(base_llm, some(expected, every), concurrency=concurrency)
 
 
-def test_four_samples(base_llm, expected):
+@EVERY
+def test_four_samples(base_llm, expected, every):
     """Every one of n = 4 greedy samples is the same right text."""
     base_llm.flush()
-    answers = check(base_llm, expected[::2], n=4, concurrency=8)
+    answers = check(base_llm, some(expected, every), n=4, concurrency=8)
 
     assert all(len(answer.choices) == 4 for answer in answers)
 
 
+@EVERY
 @pytest.mark.parametrize("chunk", [7, 64, 512])
-def test_chunked(expected, chunk):
+def test_chunked(expected, chunk, every):
     """Prefill in chunks of 7, 64 and 512 tokens."""
-    longest = {7: 300, 64: 1500, 512: 3000}[chunk]
+    longest = 250 if chunk == 7 and every > 1 else 3000
     with LLM(**BASE, max_batch_tokens=chunk) as llm:
-        check(llm, shorter(expected, longest), cache="read")
+        check(llm, some(expected, every, longest))
 
 
-@pytest.mark.slow
-def test_chunked_by_seven_all(expected):
-    """Prefill of every prompt in chunks of 7 tokens."""
-    with LLM(**BASE, max_batch_tokens=7) as llm:
-        check(llm, expected)
-
-
+@EVERY
 @pytest.mark.parametrize("block_size", [1, 64])
-def test_other_block_sizes(expected, block_size):
-    """Block sizes 1 and 64 in place of 16."""
+def test_other_block_sizes(expected, block_size, every):
+    """Block sizes 1 and 64 in place of 16, cold and warm."""
     with LLM(**BASE, block_size=block_size) as llm:
-        check(llm, expected)
-        check(llm, expected[::4])
+        check(llm, some(expected, every))
+        check(llm, some(expected, every))
 
 
-def test_after_eviction(expected):
+@EVERY
+def test_after_eviction(expected, every):
     """A pool smaller than the working set: prompts are evicted and computed again."""
     with LLM(**BASE | {"kv_tokens": 3200}) as llm:
-        check(llm, expected, concurrency=4)
-        check(llm, expected[-12:], concurrency=4)
+        check(llm, some(expected, every), concurrency=4)
+        check(llm, some(expected, every)[:6], concurrency=4)
 
         assert llm.stats().evicted_blocks > 0
 
@@ -116,6 +118,13 @@ def test_after_preemption(expected):
         check(llm, short, concurrency=32)
 
         assert llm.stats().preemptions > 0
+
+
+@pytest.mark.slow
+def test_every_prompt_after_preemption(expected):
+    """Long and short prompts together in a pool of the longest: preemption, eviction, all equal."""
+    with LLM(**BASE | {"kv_tokens": 3200, "max_wait_s": 60.0}) as llm:
+        check(llm, expected * 2, concurrency=32)
 
 
 def test_new_tokens_are_what_was_asked(base_llm, expected):
