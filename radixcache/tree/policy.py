@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from sortedcontainers import SortedList  # type: ignore[import-untyped]  # ships no types
 
-from radixcache.errors import InvalidRequestError
+from radixcache.errors import CacheCorruptionError, InvalidRequestError
 from radixcache.tree.node import Node
 
 __all__ = ["POLICIES", "EvictionPolicy", "LruPolicy", "make_policy"]
@@ -40,7 +40,7 @@ class EvictionPolicy(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise AssertionError if the container is out of order."""
+        """Raise CacheCorruptionError if the container is out of order."""
         ...
 
 
@@ -77,12 +77,19 @@ class LruPolicy:
         return (entry[2] for entry in self._entries)
 
     def check(self) -> None:
-        """Raise AssertionError if the container is out of order or an entry is out of date."""
-        self._entries._check()
+        """Raise CacheCorruptionError if the container is out of order or an entry out of date."""
+        previous: tuple[int, int] = (-1, -1)
         for entry in self._entries:
             leaf = entry[2]
-            assert leaf.entry is entry, f"{leaf!r}: its entry is not the one held"
-            assert entry[:2] == (leaf.last_access, leaf.node_id), f"{leaf!r}: entry out of date"
+            if leaf.entry is not entry:
+                raise CacheCorruptionError(
+                    f"sorted container: {leaf!r}: its entry is not the one held"
+                )
+            if entry[:2] != (leaf.last_access, leaf.node_id):
+                raise CacheCorruptionError(f"sorted container: {leaf!r}: entry out of date")
+            if entry[:2] <= previous:
+                raise CacheCorruptionError(f"sorted container: {leaf!r}: out of order")
+            previous = entry[:2]
 
 
 POLICIES: Final[Mapping[str, Callable[[], EvictionPolicy]]] = MappingProxyType({"lru": LruPolicy})
