@@ -6,6 +6,7 @@ Every call sends the whole prompt; the table shows how much of it the server fou
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -19,7 +20,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from radixcache import AsyncClient, RadixCacheError
+from radixcache import AsyncClient, Client, RadixCacheError
+from radixcache.client import DEFAULT_ADDRESS
 from radixcache.types import ChatMessage, Stats, Usage
 
 
@@ -51,7 +53,10 @@ def main() -> int:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
     parser.add_argument(
-        "--address", metavar="HOST:PORT", help="a running server (default: start one, then stop it)"
+        "--address",
+        metavar="HOST:PORT",
+        help="a running server (default: the one that answers at the usual address, else one that "
+        "is started and stopped again)",
     )
     parser.add_argument(
         "--calls", type=int, default=len(QUESTIONS), choices=range(1, 33), metavar="N"
@@ -62,7 +67,8 @@ def _parse() -> argparse.Namespace:
 
 @contextmanager
 def _server(address: str | None) -> Iterator[str]:
-    """Yield the address given, or that of a server which lives as long as the context."""
+    """Yield the address of a server: the one given, one that runs already, or one of our own."""
+    address = address or _running_server()
     if address is not None:
         yield address
         return
@@ -80,6 +86,18 @@ def _server(address: str | None) -> Iterator[str]:
             yield _ready_address(process)
         finally:
             process.terminate()
+
+
+def _running_server() -> str | None:
+    """Return the usual address if a server answers there."""
+    address = os.environ.get("RADIXCACHE_ADDRESS", DEFAULT_ADDRESS)
+    try:
+        with Client(address, timeout=5) as client:
+            client.models()
+    except RadixCacheError:
+        return None
+    print(f"using the server at {address}")
+    return address
 
 
 def _ready_address(process: "subprocess.Popen[bytes]") -> str:

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
+_LAST_PORT = 65_535
 
 MAX_MESSAGE_BYTES = 64 << 20
 """Largest message in either direction; the server's limit is the same."""
@@ -85,8 +86,7 @@ class BaseClient:
         timeout: float | None = None,
         max_concurrency: int = 256,
     ) -> None:
-        if not isinstance(address, str) or not address:
-            raise InvalidRequestError("address", address, "host:port")
+        _check_address(address)
         if not isinstance(max_concurrency, int) or max_concurrency < 1:
             raise InvalidRequestError("max_concurrency", max_concurrency, "1 or more")
         self._address = address
@@ -263,6 +263,9 @@ def _cache_mode(value: object) -> "sampling_pb2.CacheMode.ValueType":
 
 
 def _set(message: Message, name: str, value: object, allowed: str, *, field: str = "") -> None:
+    # protobuf takes True for 1.
+    if isinstance(value, bool) and "number" in allowed:
+        raise InvalidRequestError(field or name, value, allowed)
     try:
         setattr(message, name, value)
     except (TypeError, ValueError):
@@ -294,6 +297,15 @@ def _fits(request: _M) -> _M:
     if size > MAX_MESSAGE_BYTES:
         raise TooLongError("request", f"{size:,} bytes", f"at most {MAX_MESSAGE_BYTES:,} bytes")
     return request
+
+
+def _check_address(address: object) -> None:
+    """Refuse what grpc would dial in its own way: port 443 for none, 99999 modulo 65,536."""
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    if not host or "/" in host or not port.isascii() or not port.isdigit():
+        raise InvalidRequestError("address", address, "host:port, such as 127.0.0.1:50051")
+    if not 1 <= int(port) <= _LAST_PORT:
+        raise InvalidRequestError("address", address, f"a port from 1 to {_LAST_PORT:,}")
 
 
 def _checked_timeout(timeout: object) -> float | None:

@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 from radixcache import errors
 from radixcache.errors import (
     DeadlineError,
+    EngineStoppedError,
     InvalidRequestError,
     ModelNotFoundError,
     ModelRefusedError,
@@ -23,11 +24,12 @@ __all__ = ["from_status", "read_error"]
 
 _TRAILER = "radixcache-error-bin"
 _KINDS: dict[str, type[RadixCacheError]] = {name: getattr(errors, name) for name in errors.__all__}
+# How grpc words the loss of a connection that was there.
+_CUT_OFF = ("Stream removed", "Socket closed", "GOAWAY", "Connection reset")
 # For a server, or something on the way to it, that names no kind.
 _BY_STATUS: dict[grpc.StatusCode, type[RadixCacheError]] = {
     grpc.StatusCode.ABORTED: RequestAbortedError,
     grpc.StatusCode.CANCELLED: RequestAbortedError,
-    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
     grpc.StatusCode.FAILED_PRECONDITION: ModelRefusedError,
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
     grpc.StatusCode.NOT_FOUND: ModelNotFoundError,
@@ -56,7 +58,9 @@ def from_status(
     if kind is not None:
         return _build(kind, text, detail)
     if code is grpc.StatusCode.UNAVAILABLE:
-        return _unreachable(address, text)
+        return _unavailable(address, text)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineError("the call's time-out passed before it finished")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return RadixCacheError(f"the server at {address} cannot do this: {text}")
     return _build(_BY_STATUS.get(code, RadixCacheError), text, detail)
@@ -67,7 +71,12 @@ def read_error(error: Any, address: str) -> RadixCacheError:
     return from_status(error.code(), error.details(), error.trailing_metadata(), address=address)
 
 
-def _unreachable(address: str, reason: str) -> ServerUnreachableError:
+def _unavailable(address: str, reason: str) -> RadixCacheError:
+    if any(word in reason for word in _CUT_OFF):
+        return EngineStoppedError(
+            f"the server at {address} ended the connection before the answer was complete "
+            f"({reason})"
+        )
     return ServerUnreachableError(
         f"no radixcache server answers at {address} ({reason}); ./scripts/serve starts one"
     )

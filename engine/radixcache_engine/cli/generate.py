@@ -51,9 +51,12 @@ def _stream_json(client: Client, request: dict[str, Any]) -> None:
 
 def _stream_text(client: Client, request: dict[str, Any]) -> None:
     with client.stream(**request) as stream:
-        for delta in stream:
-            print(delta.text, end="", flush=True)
-        print(flush=True)
+        try:
+            for delta in stream:
+                print(delta.text, end="", flush=True)
+        finally:
+            # An error's line must not continue the text.
+            print(flush=True)
         note(describe_usage(stream.answer().usage))
 
 

@@ -19,8 +19,8 @@ def check_host(host: str, *, allow_remote: bool) -> None:
         raise InvalidRequestError(
             "host",
             host,
-            "127.0.0.1, ::1 or localhost; another address needs allow_remote, because whoever "
-            "reaches this server may use it",
+            "127.0.0.1, ::1 or localhost; another address needs allow_remote (--allow-remote), "
+            "because whoever reaches this server may use it",
         )
 
 
