@@ -60,7 +60,7 @@ def from_status(
     if code is grpc.StatusCode.UNAVAILABLE:
         return _unavailable(address, text)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlineError("the call's time-out passed before it finished")
+        return DeadlineError(f"the call's time-out passed before it finished ({text})")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return RadixCacheError(f"the server at {address} cannot do this: {text}")
     return _build(_BY_STATUS.get(code, RadixCacheError), text, detail)

@@ -183,3 +183,18 @@ def test_tokenize_takes_one_input():
     for text, messages in (("x", []), (None, None)):
         with pytest.raises(InvalidRequestError, match="exactly one of text, messages"):
             _base.tokenize_request(text, messages=messages, add_special=True, model="")
+
+
+@pytest.mark.parametrize(
+    "address", ["localhost", ":50051", "http://127.0.0.1:50051", "127.0.0.1:99999", "a:", "a:-1", 5]
+)
+def test_an_address_is_host_and_port(address):
+    """Nothing that grpc would read in a way of its own is dialled."""
+    with pytest.raises(InvalidRequestError, match=r"address.*(host:port|65,535)"):
+        Client(address)
+
+
+def test_true_is_no_number():
+    """A flag in place of a number is a slip, not a 1."""
+    with pytest.raises(InvalidRequestError, match="max_tokens"):
+        _base.generate_request("x", {"max_tokens": True})

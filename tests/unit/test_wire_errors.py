@@ -160,3 +160,18 @@ def test_a_stopping_server_is_not_an_absent_one():
 def test_no_message_is_no_empty_error():
     """A bare status still says something."""
     assert str(from_status(grpc.StatusCode.ABORTED, None, None, address=ADDRESS)) == "aborted"
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("Stream removed (recvmsg:Connection reset by peer)", EngineStoppedError),
+        ("Socket closed", EngineStoppedError),
+        ("failed to connect to all addresses; Connection refused", ServerUnreachableError),
+    ],
+)
+def test_a_lost_connection_is_not_a_missing_server(reason, kind):
+    """Whoever was being answered is told that the answer was cut off, not to start a server."""
+    got = from_status(grpc.StatusCode.UNAVAILABLE, reason, None, address=ADDRESS)
+
+    assert type(got) is kind
