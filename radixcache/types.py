@@ -242,7 +242,7 @@ class Stats:
 
     prompt_tokens: int = 0  # of admitted requests; = cached_tokens + computed_tokens at rest
     cached_tokens: int = 0
-    computed_tokens: int = 0  # prompt tokens run through the model, preemptions excluded
+    computed_tokens: int = 0  # not cached at admission; an aborted prompt counts whole
     recomputed_tokens: int = 0  # run again after a preemption
     generated_tokens: int = 0
     requests_admitted: int = 0

@@ -6,10 +6,11 @@ server between. Thread-safe: concurrent calls are batched together and share the
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast, overload
+from typing import Any, Self, cast, overload
 
-from radixcache.errors import InvalidRequestError
+from radixcache.errors import InvalidRequestError, RadixCacheError, RequestAbortedError
 from radixcache.types import (
     Answer,
     CacheMode,
@@ -21,6 +22,7 @@ from radixcache.types import (
     SamplingParams,
     Stats,
     TreeView,
+    Usage,
 )
 from radixcache_engine.config import DEFAULT_MODEL, EngineConfig
 from radixcache_engine.core.build import build_engine
@@ -31,9 +33,10 @@ from radixcache_engine.models.progress import SILENT, Progress
 from radixcache_engine.models.registry import resolve
 from radixcache_engine.types import GenerateRequest
 
-__all__ = ["LLM", "State"]
+__all__ = ["LLM", "LLMStream", "State"]
 
 Message = ChatMessage | Mapping[str, str]
+_MAX_OPEN = 1024
 
 
 class State(Answer):
@@ -91,6 +94,11 @@ class LLM:
         tokenizer = Tokenizer.load(folder.path)
         self._engine = build_engine(config, folder, tokenizer.token_bytes, progress)
         self._front = Front(self._engine, tokenizer)
+        # So many of a list's prompts are open at a time: enough to group them by prefix, and the
+        # queue never refuses the rest.
+        self._max_open = min(config.max_waiting, _MAX_OPEN)
+        # Runs at exit too: a step thread in the middle of a forward must not outlive Python.
+        self._closer = weakref.finalize(self, self._engine.close)
 
     # ── generation ──────────────────────────────────────────────────────────────────────────
 
@@ -119,21 +127,15 @@ class LLM:
         """
         if isinstance(prompt, str | State) or prompt is None:
             return self._generate_one(_request(prompt, options))
-        requests = [_request(p, options) for p in prompt]
-        calls = [_Call(self._front, request, hold=False) for request in requests]
-        try:
-            return [call.answer() for call in calls]
-        finally:
-            for call in calls:
-                call.close()
+        return self._generate_all([_request(p, options) for p in prompt])
 
-    def stream(self, prompt: "str | State | None" = None, **options: Any) -> Iterator[Delta]:
-        """Yield deltas as they are drawn; leaving the loop aborts the request.
+    def stream(self, prompt: "str | State | None" = None, **options: Any) -> "LLMStream":
+        """Yield deltas as they are drawn. The request starts at once.
 
-        Takes what ``generate`` takes, one prompt at a time, and raises the same errors.
+        Takes what ``generate`` takes, one prompt at a time, and raises the same errors. Leaving
+        the loop, ``close`` and losing the last reference abort the request.
         """
-        call = _Call(self._front, _request(prompt, options), hold=False)
-        return call.deltas()
+        return LLMStream(self, self._front, _request(prompt, options))
 
     def chat(self, messages: Sequence[Message], **options: Any) -> State:
         """Answer a conversation: a list of messages with ``role`` and ``content``."""
@@ -183,7 +185,7 @@ class LLM:
 
     def close(self) -> None:
         """End open requests and free the model. Idempotent."""
-        self._engine.close()
+        self._closer()
 
     def __enter__(self) -> "LLM":
         return self
@@ -192,60 +194,124 @@ class LLM:
         self.close()
 
     def _generate_one(self, request: GenerateRequest) -> State:
-        call = _Call(self._front, request, hold=True)
-        try:
-            answer = call.answer()
-        finally:
-            call.close()
-        state = State.of(answer, call.stream.prompt_token_ids)
-        if call.hold_id is not None:
-            weakref.finalize(state, self._engine.release_hold, call.hold_id)
+        with LLMStream(self, self._front, request, hold=True) as stream:
+            answer = stream.answer()
+            state = State.of(answer, stream.prompt_token_ids)
+            if stream.hold_id is not None:
+                weakref.finalize(state, self._engine.release_hold, stream.hold_id)
         return state
 
-
-class _Call:
-    """One open request of this thread."""
-
-    def __init__(self, front: Front, request: GenerateRequest, *, hold: bool) -> None:
-        self._news = threading.Event()
-        self._is_over = False
-        self.hold_id: int | None = None
-        self._answer: Answer | None = None
-        self.stream: Stream = front.open(request, self._news.set, hold=hold)
-
-    def deltas(self) -> Iterator[Delta]:
-        """Yield deltas until the end; raise the request's error; abort when left early."""
+    def _generate_all(self, requests: list[GenerateRequest]) -> list[Answer]:
+        answers: list[Answer] = []
+        open_: deque[LLMStream] = deque()
         try:
-            while not self._is_over:
-                self._news.wait()
-                self._news.clear()
-                yield from self._poll()
+            for request in requests:
+                if len(open_) >= self._max_open:
+                    answers.append(open_.popleft().answer())
+                open_.append(LLMStream(self, self._front, request))
+            while open_:
+                answers.append(open_.popleft().answer())
         finally:
-            self.close()
+            for stream in open_:
+                stream.close()
+        return answers
+
+
+class LLMStream(Iterator[Delta]):
+    """The deltas of one request of this process as they come; one reader.
+
+    Leaving a ``for`` loop over it, ``close``, the end of a ``with`` block and losing the last
+    reference all end the request. ``next(stream)`` takes one delta and keeps it open.
+    """
+
+    def __init__(
+        self, owner: LLM, front: Front, request: GenerateRequest, *, hold: bool = False
+    ) -> None:
+        self._owner = owner  # whose engine ends with its last reference
+        self._news = threading.Event()
+        self._pending: deque[Delta] = deque()
+        self._is_over = False
+        self._answer: Answer | None = None
+        self._error: RadixCacheError | None = None
+        self._stream: Stream | None = None
+        self._stream = front.open(request, self._news.set, hold=hold)
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the request cost; None until its end."""
+        return self._answer.usage if self._answer is not None else None
+
+    @property
+    def hold_id(self) -> str | None:
+        """What releases the finished prefix of a request opened with ``hold``."""
+        return self._stream.hold_id if self._stream is not None else None
+
+    @property
+    def prompt_token_ids(self) -> tuple[int, ...]:
+        """The prompt as the model sees it."""
+        return self._stream.prompt_token_ids if self._stream is not None else ()
 
     def answer(self) -> Answer:
-        """Wait for the whole answer."""
-        for _ in self.deltas():
-            pass
+        """Read what is left; return the whole answer.
+
+        Raises:
+            RadixCacheError: the request failed, or the stream was closed before its end.
+        """
+        try:
+            while self._next() is not None:
+                pass
+        finally:
+            self.close()
         if self._answer is None:
-            raise InvalidRequestError("request", self.stream.request_id, "a request still open")
+            raise RequestAbortedError("the stream was closed before its end")
         return self._answer
 
     def close(self) -> None:
-        """Abort the request unless it is over."""
+        """End the request, if it has not ended. Idempotent."""
         if not self._is_over:
             self._is_over = True
-            self.stream.abort()
+            if self._stream is not None:
+                self._stream.abort()
 
-    def _poll(self) -> list[Delta]:
-        update = self.stream.poll()
-        if update.answer is not None or update.error is not None:
+    def __iter__(self) -> Iterator[Delta]:
+        try:
+            while (delta := self._next()) is not None:
+                yield delta
+        finally:
+            self.close()
+
+    def __next__(self) -> Delta:
+        delta = self._next()
+        if delta is None:
+            raise StopIteration
+        return delta
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _next(self) -> Delta | None:
+        while not self._pending:
+            if self._error is not None:
+                raise self._error
+            if self._is_over or self._stream is None:
+                return None
+            self._news.wait()
+            self._news.clear()
+            self._poll(self._stream)
+        return self._pending.popleft()
+
+    def _poll(self, stream: Stream) -> None:
+        update = stream.poll()
+        self._pending.extend(update.deltas)
+        if update.is_last:
             self._is_over = True
-        if update.error is not None:
-            raise update.error
-        if update.answer is not None:
-            self._answer, self.hold_id = update.answer, self.stream.hold_id
-        return update.deltas
+            self._answer, self._error = update.answer, update.error
 
 
 def _request(prompt: "str | State | None", options: Mapping[str, Any]) -> GenerateRequest:

@@ -80,7 +80,7 @@ class Terminal:
 
     usage: Usage
     error: RadixCacheError | None = None
-    hold_id: int | None = None
+    hold_id: str | None = None  # for release_hold
 
 
 @dataclass(slots=True)

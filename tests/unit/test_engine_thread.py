@@ -203,3 +203,48 @@ def test_heartbeat_stops_with_the_loop():
     assert engine.heartbeat_age_s() > first
     release.set()
     engine.close()
+
+
+def test_a_fault_of_ours_answers_everybody():
+    """Whatever breaks in the loop, and however badly: every caller hears of it, none hangs."""
+    engine = content_engine()
+    first = Caller(engine, "a", [1, 2], max_tokens=1000)
+
+    def break_it():
+        for request in engine._loop.scheduler.requests.values():
+            request.sequences[0].lease.release()  # so that every later use of it raises
+
+    while not engine.stats().requests_running:
+        threading.Event().wait(0.001)
+    engine._inbox.append(break_it)
+
+    assert first.wait().terminals[0].error is not None
+    second = Caller(engine, "b", [3, 4])
+
+    assert second.wait().terminals[0].error is None
+    assert second.tokens == continuation([3, 4], 8)
+    engine.close()
+
+
+def test_a_loop_that_dies_refuses_instead_of_hanging():
+    """If the step thread itself ends, open requests are told and new ones refused."""
+    engine = content_engine()
+    caller = Caller(engine, "a", [1, 2], max_tokens=1000)
+
+    class FatalError(BaseException):
+        """Not an Exception: nothing in the loop expects it."""
+
+    def die():
+        raise FatalError
+
+    hook, threading.excepthook = threading.excepthook, lambda args: None
+    try:
+        engine._inbox.append(die)
+
+        assert isinstance(caller.wait().terminals[0].error, EngineStoppedError)
+        engine._thread.join()
+        with pytest.raises(EngineStoppedError):
+            Caller(engine, "b", [3, 4], max_tokens=1)
+    finally:
+        threading.excepthook = hook
+    engine.close()

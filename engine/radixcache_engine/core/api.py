@@ -57,10 +57,10 @@ class EngineAPI(Protocol):
         ...
 
     def abort(self, request_id: str, *, reason: str = "aborted by its owner") -> None:
-        """Ask for a request's end. Idempotent; unknown and finished ids are no error.
+        """Ask for a request's end. Idempotent, safe in finalizers; unknown ids are no error.
 
         The request's terminal message then carries ``RequestAbortedError`` unless it finished
-        first.
+        first. What a finished request with ``hold`` kept is released.
         """
         ...
 
@@ -80,8 +80,8 @@ class EngineAPI(Protocol):
         """Return a bounded picture of the tree, the largest subtrees first."""
         ...
 
-    def release_hold(self, hold_id: int) -> None:
-        """Unlock what a finished request with ``hold`` kept. Idempotent."""
+    def release_hold(self, hold_id: str) -> None:
+        """Unlock what a finished request with ``hold`` kept. Idempotent, safe in finalizers."""
         ...
 
     def heartbeat_age_s(self) -> float:

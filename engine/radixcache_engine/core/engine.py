@@ -61,6 +61,8 @@ class Engine:
         self._door = threading.Lock()
         self._draining = False  # no new requests
         self._closed = False  # no new messages of any kind
+        self._num_submitted = 0  # written under the door,
+        self._num_taken_in = 0  # and this by the step thread
         self._stopping = False
         self._close_lock = threading.Lock()
         self._beat = clock()
@@ -79,13 +81,15 @@ class Engine:
             if self._draining:
                 raise EngineStoppedError("the engine is shutting down and takes no new requests")
             self._refuse_when_full()
-            self._post(lambda: self._loop.add(request, buffer))
+            self._num_submitted += 1
+            self._post(lambda: self._take_in(request, buffer))
         return buffer
 
     def abort(self, request_id: str, *, reason: str = "aborted by its owner") -> None:
-        """Ask for a request's end. Idempotent."""
-        with self._door:
-            self._post(lambda: self._loop.abort(request_id, RequestAbortedError(reason)))
+        """Ask for a request's end. Idempotent, safe in finalizers."""
+        # No lock and no wake-up: the garbage collector may call this inside either. While a
+        # request is open the loop comes round by itself.
+        self._inbox.append(lambda: self._loop.abort(request_id, RequestAbortedError(reason)))
 
     def match(self, token_ids: Sequence[int], scope: str) -> "Future[MatchResult]":
         """Look a prompt up in the cache; changes nothing."""
@@ -115,10 +119,9 @@ class Engine:
         """Return a bounded picture of the tree, the largest subtrees first."""
         return self._call(lambda: self._loop.cache.view(max_nodes))
 
-    def release_hold(self, hold_id: int) -> None:
+    def release_hold(self, hold_id: str) -> None:
         """Unlock what a finished request with ``hold`` kept. Idempotent, safe in finalizers."""
-        # No lock and no wake-up: the garbage collector may call this inside either. The loop
-        # comes round by itself within its idle pause.
+        # As in abort; an idle loop comes round within its pause.
         self._inbox.append(lambda: self._loop.release_hold(hold_id))
 
     def check(self) -> "Future[None]":
@@ -134,24 +137,31 @@ class Engine:
         with self._door:
             self._draining = True
         with self._close_lock:
-            if self._closed:
-                return
             with self._idle:
-                self._idle.wait_for(lambda: self._is_idle, timeout=max(drain_s, 0.0))
+                self._idle.wait_for(lambda: self._is_over, timeout=max(drain_s, 0.0))
             with self._door:
                 self._closed = True
                 self._post(self._stop)
-            self._thread.join()
+            # A finalizer may run on the step thread itself.
+            if threading.current_thread() is not self._thread:
+                self._thread.join()
 
     # ── the step thread ─────────────────────────────────────────────────────────────────────
 
     def _run(self) -> None:
-        while not self._stopping:
-            self._beat = self._clock()
+        try:
+            while not self._stopping:
+                self._beat = self._clock()
+                self._take_inbox()
+                if self._stopping or self._step():
+                    continue
+                self._pause()
+        finally:
+            # However the loop ends, nobody waits for an answer that cannot come.
+            with self._door:
+                self._draining = self._closed = True
             self._take_inbox()
-            if self._stopping or self._step():
-                continue
-            self._pause()
+            self._loop.abort_all(lambda: EngineStoppedError("the engine has stopped"))
 
     def _step(self) -> bool:
         try:
@@ -163,6 +173,10 @@ class Engine:
             message = f"internal error in the step loop: {error}"
             self._loop.abort_all(lambda: RadixCacheError(message))
             return True
+
+    def _take_in(self, request: EngineRequest, buffer: RequestBuffer) -> None:
+        self._loop.add(request, buffer)
+        self._num_taken_in += 1
 
     def _take_inbox(self) -> None:
         self._wake.clear()
@@ -184,8 +198,10 @@ class Engine:
         self._wake.wait(_RETRY_S)
 
     @property
-    def _is_idle(self) -> bool:
-        return not self._inbox and not self._loop.scheduler.has_work
+    def _is_over(self) -> bool:
+        all_taken_in = self._num_taken_in == self._num_submitted
+        is_idle = all_taken_in and not self._loop.scheduler.has_work
+        return is_idle or not self._thread.is_alive()
 
     def _stop(self) -> None:
         self._stopping = True
@@ -216,8 +232,8 @@ class Engine:
         return future
 
     def _refuse_when_full(self) -> None:
-        scheduler = self._loop.scheduler
-        queued = len(scheduler.waiting) + scheduler.sharing.num_blocked + len(self._inbox)
+        on_the_way = self._num_submitted - self._num_taken_in
+        queued = self._loop.scheduler.num_unadmitted + on_the_way
         if queued >= self._config.max_waiting:
             raise OutOfBlocksError(
                 f"the queue is full: {queued:,} requests wait, allowed: "

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from radixcache.cache import PrefixCache
 from radixcache.errors import DeadlineError, RadixCacheError, RequestAbortedError
-from radixcache.types import Clock, Stats
+from radixcache.types import Clock, Stats, Usage
 from radixcache_engine.core.contain import compute
 from radixcache_engine.core.output import RequestBuffer
 from radixcache_engine.metrics.counters import Counters
@@ -83,16 +83,26 @@ class StepLoop:
         return True
 
     def abort(self, request_id: str, error: RadixCacheError) -> None:
-        """End an open request with ``error``; unknown and ended ids are no error."""
+        """End an open request with ``error``; an ended one loses what it holds."""
         request = self.scheduler.requests.get(request_id)
-        if request is not None:
-            request.error = error
-            self._deliver([request])
+        if request is None:
+            self.release_hold(request_id)
+            return
+        request.error = error
+        self._deliver([request])
 
     def abort_all(self, make_error: Callable[[], RadixCacheError]) -> None:
-        """End every open request."""
-        for request_id in list(self.scheduler.requests):
-            self.abort(request_id, make_error())
+        """End every open request, and tell its caller whatever else goes wrong meanwhile."""
+        for request_id in list(self._buffers):
+            error = make_error()
+            try:
+                self.abort(request_id, error)
+            except Exception:
+                _log.exception("request %s could not be ended cleanly", request_id)
+            buffer = self._buffers.pop(request_id, None)
+            if buffer is not None:
+                self.scheduler.requests.pop(request_id, None)
+                buffer.put([], Terminal(usage=Usage(), error=error))
 
     def end_failed(self, failed: list[Request]) -> None:
         """End requests that the scheduler or a step found impossible."""
@@ -100,7 +110,7 @@ class StepLoop:
             self._deliver(failed)
             failed.clear()
 
-    def release_hold(self, hold_id: int) -> None:
+    def release_hold(self, hold_id: str) -> None:
         """Unlock what a state kept."""
         self.scheduler.holds.release(hold_id)
         self.refresh_stats()
@@ -120,22 +130,27 @@ class StepLoop:
     def _deliver(self, requests: Iterable[Request]) -> None:
         """Hand results out. Blocks are free and counted before anybody hears of the end."""
         now = self._clock()
+        open_ = [r for r in requests if r.is_open]
         letters = [
-            (self._buffers[r.request_id], _outputs(r), self._terminal(r, now))
-            for r in requests
-            if r.is_open
+            (self._buffers[r.request_id], _outputs(r), self._terminal(r, now)) for r in open_
         ]
+        ended = [r for r in open_ if not r.is_open]
         self.refresh_stats()
         for buffer, outputs, terminal in letters:
             buffer.put(outputs, terminal)
+        for request in ended:
+            del self._buffers[request.request_id]
 
     def _terminal(self, request: Request, now: float) -> Terminal | None:
         """Claim the request's end if it has come; at most once a request."""
         if request.error is None and not request.is_done:
             return None
         self.scheduler.remove(request)
-        del self._buffers[request.request_id]
         self._count_end(request.error)
+        if request.error is not None and request.hold_id is not None:
+            # One sample had finished; nobody will continue a request that failed.
+            self.scheduler.holds.release(request.hold_id)
+            request.hold_id = None
         return Terminal(usage=request.usage(now), error=request.error, hold_id=request.hold_id)
 
     def _count_end(self, error: RadixCacheError | None) -> None:
@@ -152,7 +167,7 @@ class StepLoop:
         return Stats(
             **{name: getattr(counters, name) for name in counters.__slots__},
             evicted_blocks=cache.counters.evicted_blocks,
-            requests_waiting=len(scheduler.waiting),
+            requests_waiting=scheduler.waiting.num_requests,
             requests_blocked=scheduler.sharing.num_blocked,
             requests_running=len(scheduler.running),
             blocks_total=cache.num_blocks - 1,

@@ -98,7 +98,7 @@ class Stream:
         self.request_id = request_id
         self.internal_id = internal_id
         self.prompt_token_ids = tuple(prompt_token_ids)
-        self.hold_id: int | None = None
+        self.hold_id: str | None = None
         self._model = model
         self._sequences = [_Sequence(detokenizer) for detokenizer in detokenizers]
         self._abort = abort

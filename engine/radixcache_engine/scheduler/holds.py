@@ -1,7 +1,6 @@
 """Prefixes kept locked for states that users still hold."""
 
 from collections import OrderedDict
-from itertools import count
 
 from radixcache.cache import PrefixCache
 from radixcache.tree import Lock
@@ -22,19 +21,17 @@ class HoldBook:
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
-        self._locks: OrderedDict[int, Lock] = OrderedDict()
-        self._ids = count(1)
+        self._locks: OrderedDict[str, Lock] = OrderedDict()  # by request id, oldest first
 
     def __len__(self) -> int:
         return len(self._locks)
 
-    def keep(self, lock: Lock) -> int:
-        """Take a lock over; return its hold id."""
-        hold_id = next(self._ids)
-        self._locks[hold_id] = lock
-        return hold_id
+    def keep(self, request_id: str, lock: Lock) -> str:
+        """Take over the lock of a finished request; return its hold id."""
+        self._locks[request_id] = lock
+        return request_id
 
-    def release(self, hold_id: int) -> None:
+    def release(self, hold_id: str) -> None:
         """Unlock; unknown ids and ids that yielded already are no error."""
         lock = self._locks.pop(hold_id, None)
         if lock is not None:

@@ -69,11 +69,14 @@ class Scheduler:
         self.sharing = SharingBoard(config.block_size, config.max_wait_s)
         self.running: dict[int, Sequence] = {}  # uid -> sequence, in order of admission
         self.requests: dict[str, Request] = {}
+        self.num_unadmitted = 0  # open requests that have never run
         self.failed: list[Request] = []  # found impossible while scheduling; the engine ends them
         self.holds = HoldBook(cache)
         self._reserve = AdmissionReserve()
         self._uids = count(1)
-        self._deadlines: list[tuple[float, int, Request]] = []
+        # Heap of (deadline, request id). Ids only: a heap of requests would keep each in memory
+        # until its deadline, however long ago it finished.
+        self._deadlines: list[tuple[float, str]] = []
         self._step_number = 0
         # Blocks obtainable when the head of the queue last failed to get in: no use asking again
         # before there are more.
@@ -86,13 +89,16 @@ class Scheduler:
         entry = Request(request)
         self.requests[entry.request_id] = entry
         if request.deadline is not None:
-            heapq.heappush(self._deadlines, (request.deadline, next(self._uids), entry))
+            self._remember_deadline(request.deadline, entry.request_id)
+        self.num_unadmitted += 1
         self.waiting.add(self._new_sequence(entry, 0))
 
     def remove(self, request: Request) -> None:
         """Take a request and all its blocks out, in whatever state it is."""
         request.is_open = False
         del self.requests[request.request_id]
+        if request.admitted_at is None:
+            self.num_unadmitted -= 1
         for sequence in request.sequences:
             self._retire(sequence)
 
@@ -100,18 +106,10 @@ class Scheduler:
         """Return open requests whose deadline has passed, each once."""
         late: list[Request] = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            request = heapq.heappop(self._deadlines)[2]
-            if request.is_open:
+            request = self.requests.get(heapq.heappop(self._deadlines)[1])
+            if request is not None:
                 late.append(request)
         return late
-
-    def next_event_at(self) -> float | None:
-        """When time alone changes something next (engine clock): a deadline or a wait's end."""
-        while self._deadlines and not self._deadlines[0][2].is_open:
-            heapq.heappop(self._deadlines)
-        times = [self._deadlines[0][0]] if self._deadlines else []
-        blocked = self.sharing.next_overdue_at()
-        return min([*times, blocked]) if blocked is not None else min(times, default=None)
 
     @property
     def has_work(self) -> bool:
@@ -142,14 +140,19 @@ class Scheduler:
             The requests that have something new to deliver, each once.
         """
         draws = step.draws()
+        for draw, token in zip(draws, sampled, strict=True):
+            if token.error is not None:
+                draw.sequence.request.error = token.error
         for row in step.rows:
-            self._computed(row)
+            # A row whose logits are no numbers may have written KV that is none either: nothing
+            # of a request that fails now is published.
+            if row.sequence.request.error is None:
+                self._computed(row)
         changed: dict[str, Request] = {}
         for draw, token in zip(draws, sampled, strict=True):
             request = draw.sequence.request
             changed[request.request_id] = request
-            if token.error is not None:
-                request.error = token.error
+            if request.error is not None:
                 continue
             if request.first_token_at is None:
                 request.first_token_at = now
@@ -296,12 +299,8 @@ class Scheduler:
         if request.admitted_at is None:
             request.admitted_at = now
             request.cached_tokens = sequence.num_computed
+            self.num_unadmitted -= 1
             self._counters.admitted(len(request.prompt), sequence.num_computed)
-        else:
-            # A further start, after a preemption: part of what was computed is computed again.
-            again = max(sequence.high_water - sequence.num_computed, 0)
-            request.recomputed_tokens += again
-            self._counters.recomputed_tokens += again
 
     def _match_len(self, sequence: Sequence) -> int:
         if sequence.request.request.cache_mode is CacheMode.OFF:
@@ -316,6 +315,10 @@ class Scheduler:
 
     def _computed(self, row: ScheduledRow) -> None:
         sequence = row.sequence
+        again = min(sequence.high_water - sequence.num_computed, row.num_tokens)
+        if again > 0:  # computed before a preemption, and now once more
+            sequence.request.recomputed_tokens += again
+            self._counters.recomputed_tokens += again
         sequence.num_computed += row.num_tokens
         _lease(sequence).commit(sequence.tokens, sequence.num_computed)
         self._requeue(self.sharing.published(sequence))
@@ -350,10 +353,16 @@ class Scheduler:
     def _finish(self, sequence: Sequence) -> None:
         request = sequence.request
         if request.request.hold and sequence.index == 0 and sequence.lease is not None:
-            request.hold_id = self.holds.keep(sequence.lease.hold())
+            request.hold_id = self.holds.keep(request.request_id, sequence.lease.hold())
         self._retire(sequence)
 
     # ── shared ──────────────────────────────────────────────────────────────────────────────
+
+    def _remember_deadline(self, deadline: float, request_id: str) -> None:
+        if len(self._deadlines) > 2 * len(self.requests) + 64:
+            self._deadlines = [entry for entry in self._deadlines if entry[1] in self.requests]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (deadline, request_id))
 
     def _new_sequence(self, request: Request, index: int) -> Sequence:
         sequence = Sequence(

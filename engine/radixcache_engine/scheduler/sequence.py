@@ -123,7 +123,7 @@ class Request:
         self.first_token_at: float | None = None
         self.cached_tokens = 0
         self.recomputed_tokens = 0
-        self.hold_id: int | None = None
+        self.hold_id: str | None = None
         self.error: RadixCacheError | None = None  # set where a step found it, ended by the engine
         self.is_open = True  # cleared by whoever claims the terminal state, once
 

@@ -84,6 +84,9 @@ class SharingBoard:
         sequence.status = Status.BLOCKED
         followers = self._followers.setdefault(promise.leader.uid, [])
         heapq.heappush(followers, (promise.target, next(self._tie), sequence))
+        if len(self._patience) > 2 * self.num_blocked + 64:
+            self._patience = [e for e in self._patience if e[2].status is Status.BLOCKED]
+            heapq.heapify(self._patience)
         heapq.heappush(self._patience, (now + self._max_wait_s, next(self._tie), sequence))
         self.num_blocked += 1
 
@@ -124,12 +127,6 @@ class SharingBoard:
             sequence.status = Status.FINISHED
             self.num_blocked -= 1
         return self.withdraw(sequence)
-
-    def next_overdue_at(self) -> float | None:
-        """When the next blocked sequence gives up waiting (engine clock), None without any."""
-        while self._patience and self._patience[0][2].status is not Status.BLOCKED:
-            heapq.heappop(self._patience)
-        return self._patience[0][0] if self._patience else None
 
     def _key(self, sequence: Sequence) -> tuple[str, bytes]:
         return (sequence.request.request.scope, sequence.tokens[: self._block_size].tobytes())

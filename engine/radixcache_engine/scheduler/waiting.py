@@ -12,7 +12,7 @@ The matched length of an entry is a cached look-up. Publishing makes it stale; `
 at most K of them, oldest look-up first, so a step costs the same with 10 or 10,000 waiting.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 
 from sortedcontainers import SortedDict  # type: ignore[import-untyped]  # ships no types
@@ -37,6 +37,12 @@ class WaitingQueue:
         # uid -> matched length at the last look-up, least recently looked up first
         self._matched: OrderedDict[int, int] = OrderedDict()
         self._sequences: dict[int, Sequence] = {}
+        self._requests: Counter[str] = Counter()  # request id -> its sequences here
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that have a sequence here."""
+        return len(self._requests)
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -51,6 +57,7 @@ class WaitingQueue:
         """Queue a sequence; ``matched_len`` is what is known of its match, in tokens."""
         sequence.status = Status.WAITING
         self._sequences[sequence.uid] = sequence
+        self._requests[sequence.request.request_id] += 1
         age = _age(sequence)
         if sequence.was_preempted:
             self._preempted[age] = sequence
@@ -64,6 +71,10 @@ class WaitingQueue:
         """Take a sequence out; no error if it is not here."""
         if self._sequences.pop(sequence.uid, None) is None:
             return
+        request_id = sequence.request.request_id
+        self._requests[request_id] -= 1
+        if not self._requests[request_id]:
+            del self._requests[request_id]
         age = _age(sequence)
         if self._preempted.pop(age, None) is None:
             del self._by_arrival[age]
@@ -106,13 +117,6 @@ class WaitingQueue:
             yield sequence
             if sequence in self:
                 position += 1
-
-    def next_overdue_at(self) -> float | None:
-        """When the oldest entry becomes overdue (engine clock), None without entries."""
-        if not self._by_arrival:
-            return None
-        arrival: float = self._by_arrival.peekitem(0)[0][0]
-        return arrival + self.max_wait_s
 
 
 def _age(sequence: Sequence) -> tuple[float, int]:

@@ -119,11 +119,9 @@ def test_patience_ends_after_max_wait(board):
     board.block(late, board.find(late, 0), 5.0)
     board.block(early, board.find(early, 0), 1.0)
 
-    assert board.next_overdue_at() == 11.0
     assert board.overdue(10.9) == []
     assert board.overdue(11.0) == [(early, 0)]
     assert board.find(early, 0) is None
-    assert board.next_overdue_at() == 15.0
     assert board.withdraw(leader) == [(late, 0)]
     assert board.overdue(100.0) == []
     assert board.num_blocked == 0
