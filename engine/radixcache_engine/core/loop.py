@@ -8,7 +8,12 @@ import logging
 from collections.abc import Callable, Iterable
 
 from radixcache.cache import PrefixCache
-from radixcache.errors import DeadlineError, RadixCacheError, RequestAbortedError
+from radixcache.errors import (
+    DeadlineError,
+    EngineStoppedError,
+    RadixCacheError,
+    RequestAbortedError,
+)
 from radixcache.types import Clock, Stats, Usage
 from radixcache_engine.core.contain import compute
 from radixcache_engine.core.output import RequestBuffer
@@ -156,7 +161,7 @@ class StepLoop:
     def _count_end(self, error: RadixCacheError | None) -> None:
         if error is None:
             self.counters.requests_finished += 1
-        elif isinstance(error, RequestAbortedError | DeadlineError):
+        elif isinstance(error, RequestAbortedError | DeadlineError | EngineStoppedError):
             self.counters.requests_aborted += 1
         else:
             self.counters.requests_failed += 1
