@@ -168,7 +168,13 @@ class ScriptedEngine:
     """The engine's surface, with a heartbeat that a test can stop."""
 
     def __init__(self):
-        self.model = ModelInfo(name="scripted", vocab_size=1_000_000, eos_token_ids=(0, 2))
+        self.model = ModelInfo(
+            name="scripted",
+            context_len=300_000,
+            kv_capacity_tokens=300_000,
+            vocab_size=1_000_000,
+            eos_token_ids=(0, 2),
+        )
         self.hung = threading.Event()
         self.counters = Stats(prompt_tokens=10, cached_tokens=4, step_s=0.25)
         self.flush_future: Future | None = None

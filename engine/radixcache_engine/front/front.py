@@ -13,7 +13,12 @@ from radixcache.errors import InvalidRequestError, ModelNotFoundError
 from radixcache.types import ChatMessage, Clock, MatchResult, ModelInfo, TreeView
 from radixcache_engine.core.api import EngineAPI
 from radixcache_engine.front.detokenizer import Detokenizer
-from radixcache_engine.front.limits import checked_max_tokens
+from radixcache_engine.front.limits import (
+    check_num_messages,
+    check_num_tokens,
+    check_text_size,
+    checked_max_tokens,
+)
 from radixcache_engine.front.stream import Stream
 from radixcache_engine.front.tokenizer import Tokenizer
 from radixcache_engine.front.validate import (
@@ -128,7 +133,10 @@ class Front:
     def prompt_ids(self, request: GenerateRequest) -> list[int]:
         """Return the prompt in tokens, at least one.
 
+        What can never fit is refused before it is read or tokenised.
+
         Raises:
+            TooLongError: more ids, messages or text than the longest sequence has.
             InvalidRequestError: not exactly one of the three prompts, an empty one, an id outside
                 the vocabulary, or messages the chat template refuses.
         """
@@ -141,11 +149,19 @@ class Front:
         if len(names) != 1:
             allowed = "exactly one of prompt, token_ids, messages"
             raise InvalidRequestError("prompt", ", ".join(names) or "none", allowed)
+        model = self._engine.model
         if request.token_ids is not None:
-            return checked_token_ids(request.token_ids, vocab_size=self._engine.model.vocab_size)
+            check_num_tokens(request.token_ids, model)
+            return checked_token_ids(request.token_ids, vocab_size=model.vocab_size)
+        most = self._tokenizer.max_bytes_per_token
         if request.messages is not None:
-            return self.chat_ids(request.messages)
+            check_num_messages(request.messages, model)
+            messages = checked_messages(request.messages)
+            contents = (message.content for message in messages)
+            check_text_size("messages", contents, model, max_bytes_per_token=most)
+            return self._tokenizer.apply_chat_template(messages)
         text = checked_text(request.prompt)
+        check_text_size("prompt", [text], model, max_bytes_per_token=most)
         # Also where the tokenizer would put a begin token in front: nothing was asked.
         ids = self._tokenizer.encode(text) if text else []
         if not ids:
@@ -182,6 +198,7 @@ class Front:
 
         Raises:
             InvalidRequestError: see :meth:`prompt_ids`.
+            TooLongError: see :meth:`prompt_ids`.
             ModelNotFoundError: another model is served here.
         """
         self._check_model(request.model)

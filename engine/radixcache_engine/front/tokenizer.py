@@ -14,11 +14,13 @@ from tokenizers import Tokenizer as FastTokenizer
 from radixcache.errors import InvalidRequestError, ModelLoadError
 from radixcache.types import ChatMessage
 from radixcache_engine.front.chat_template import ChatTemplate
+from radixcache_engine.front.text_bound import max_bytes_per_token
 from radixcache_engine.front.token_bytes import build_token_table
 
 __all__ = ["Tokenizer"]
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+_SHORT_TEXT = 4_096  # characters; a few milliseconds
 
 
 class Tokenizer:
@@ -31,6 +33,7 @@ class Tokenizer:
         token_bytes: the text of every id as bytes; ``b""`` for special tokens.
         eos_token_ids: tokens that end a sequence, ascending.
         vocab_size: ids are 0 to ``vocab_size - 1``.
+        max_bytes_per_token: bytes of UTF-8 that one token stands for at most.
     """
 
     def __init__(
@@ -45,7 +48,9 @@ class Tokenizer:
         fast.no_padding()
         self._fast = fast
         self._chat_template = chat_template
-        table = build_token_table(fast, json.loads(fast.to_str()), vocab_size)
+        spec = json.loads(fast.to_str())
+        table = build_token_table(fast, spec, vocab_size)
+        self.max_bytes_per_token = max_bytes_per_token(spec)
         self.token_bytes = table.token_bytes
         self._strips_space = table.strips_space
         self.vocab_size = len(self.token_bytes)
@@ -86,9 +91,15 @@ class Tokenizer:
             InvalidRequestError: the text holds half of a surrogate pair.
         """
         try:
-            ids: list[int] = self._fast.encode(text, add_special_tokens=add_special).ids
+            if len(text) <= _SHORT_TEXT:
+                encoding = self._fast.encode(text, add_special_tokens=add_special)
+            else:
+                # A batch is encoded without the interpreter's lock; a single text keeps every
+                # other thread waiting, the step loop and the server's with them.
+                (encoding,) = self._fast.encode_batch([text], add_special_tokens=add_special)
         except (UnicodeEncodeError, TypeError) as error:
             raise InvalidRequestError("prompt", text, "valid Unicode text") from error
+        ids: list[int] = encoding.ids
         return ids
 
     def decode(self, ids: Iterable[int], *, continues: bool = False) -> str:

@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
+from radixcache.types import MatchResult
 from radixcache.v1 import cache_service_pb2 as pb
 from radixcache.v1 import cache_service_pb2_grpc
 from radixcache_engine.core.api import EngineAPI
 from radixcache_engine.server import convert
 from radixcache_engine.server.front_api import FrontAPI
+from radixcache_engine.server.request_size import check_prompt_size
 
 __all__ = ["CacheServicer"]
 
@@ -25,7 +27,7 @@ class CacheServicer(cache_service_pb2_grpc.CacheServiceServicer):
     Args:
         front: what does the work.
         engine: the engine behind it.
-        pool: runs what may take long, such as tokenising a prompt to look up.
+        pool: runs what may take long, such as reading and tokenising a prompt to look up.
     """
 
     def __init__(self, front: FrontAPI, engine: EngineAPI, pool: Executor) -> None:
@@ -37,8 +39,8 @@ class CacheServicer(cache_service_pb2_grpc.CacheServiceServicer):
         self, request: pb.MatchRequest, context: "grpc.aio.ServicerContext[Any, Any]"
     ) -> pb.MatchResponse:
         """Look a prompt up."""
-        wanted = convert.to_match_request(request)
-        found = await self._answer(partial(self._front.match, wanted))
+        check_prompt_size(request.prompt, self._engine.model)
+        found = await self._answer(partial(self._match, request))
         return pb.MatchResponse(
             matched_tokens=found.matched_tokens, prompt_tokens=found.prompt_tokens
         )
@@ -61,7 +63,12 @@ class CacheServicer(cache_service_pb2_grpc.CacheServiceServicer):
     ) -> pb.GetTreeResponse:
         """Return a bounded picture of the tree."""
         max_nodes = convert.to_max_nodes(request)
-        return convert.from_tree(await self._answer(partial(self._front.tree, max_nodes)))
+        view = await self._answer(partial(self._front.tree, max_nodes))
+        in_pool = asyncio.get_running_loop().run_in_executor
+        return await in_pool(self._pool, convert.from_tree, view)
+
+    def _match(self, request: pb.MatchRequest) -> "Future[MatchResult]":
+        return self._front.match(convert.to_match_request(request))
 
     async def _answer(self, ask: "Callable[[], Future[_R]]") -> _R:
         asked = await asyncio.get_running_loop().run_in_executor(self._pool, ask)

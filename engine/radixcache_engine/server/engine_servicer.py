@@ -15,7 +15,13 @@ from radixcache_engine.core.api import EngineAPI
 from radixcache_engine.server import convert
 from radixcache_engine.server.bell import Bell
 from radixcache_engine.server.front_api import FrontAPI, StreamAPI
-from radixcache_engine.types import GenerateRequest
+from radixcache_engine.server.request_size import (
+    check_detokenize_size,
+    check_prompt_size,
+    check_sampling_size,
+    check_text_bytes,
+    check_tokenize_size,
+)
 
 __all__ = ["EngineServicer"]
 
@@ -29,23 +35,35 @@ class EngineServicer(engine_service_pb2_grpc.EngineServiceServicer):
         front: what does the work.
         engine: the engine behind it.
         bell: wakes a handler when its stream has something new.
-        pool: runs what may take long, such as tokenising megabytes, so that the loop stays free
+        pool: opens requests. Reading and tokenising a message may take long; the loop stays free
             for running streams and health checks.
+        text_pool: tokenises and decodes for their own sake, so that no request waits for it.
     """
 
-    def __init__(self, front: FrontAPI, engine: EngineAPI, bell: Bell, pool: Executor) -> None:
+    def __init__(
+        self,
+        front: FrontAPI,
+        engine: EngineAPI,
+        bell: Bell,
+        *,
+        pool: Executor,
+        text_pool: Executor,
+    ) -> None:
         self._front = front
         self._engine = engine
         self._bell = bell
         self._pool = pool
+        self._text_pool = text_pool
 
     async def Generate(
         self, request: pb.GenerateRequest, context: "grpc.aio.ServicerContext[Any, Any]"
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Stream one request; however the call ends, the request ends with it."""
-        wanted = convert.to_generate_request(request, timeout_s=context.time_remaining())
+        check_prompt_size(request.prompt, self._engine.model)
+        check_sampling_size(request.sampling)
         news = asyncio.Event()
-        stream = await self._open(wanted, partial(self._bell.ring, news))
+        notify = partial(self._bell.ring, news)
+        stream = await self._opened(partial(self._open, request, context.time_remaining(), notify))
         request_id = stream.request_id
         try:
             while True:
@@ -70,23 +88,16 @@ class EngineServicer(engine_service_pb2_grpc.EngineServiceServicer):
     ) -> pb.TokenizeResponse:
         """Tokenise a text or a conversation."""
         self._check_model(request.model)
-        match request.WhichOneof("input"):
-            case "text":
-                add_special = request.add_special if request.HasField("add_special") else True
-                work = partial(self._front.tokenize, request.text, add_special=add_special)
-            case "messages":
-                work = partial(self._front.chat_ids, convert.to_chat(request.messages))
-            case _:
-                raise InvalidRequestError("input", None, "one of text, messages")
-        return pb.TokenizeResponse(token_ids=await self._in_pool(work))
+        check_tokenize_size(request)
+        return await self._in_text_pool(partial(self._tokenize, request))
 
     async def Detokenize(
         self, request: pb.DetokenizeRequest, context: "grpc.aio.ServicerContext[Any, Any]"
     ) -> pb.DetokenizeResponse:
         """Decode token ids."""
         self._check_model(request.model)
-        work = partial(self._front.detokenize, list(request.token_ids))
-        return pb.DetokenizeResponse(text=await self._in_pool(work))
+        check_detokenize_size(request)
+        return await self._in_text_pool(partial(self._detokenize, request))
 
     async def ListModels(
         self, request: pb.ListModelsRequest, context: "grpc.aio.ServicerContext[Any, Any]"
@@ -102,8 +113,31 @@ class EngineServicer(engine_service_pb2_grpc.EngineServiceServicer):
             raise InvalidRequestError("request_id", "", "the id given with the request")
         return pb.AbortResponse(num_aborted=self._front.abort(request.request_id))
 
-    async def _open(self, wanted: GenerateRequest, notify: Callable[[], None]) -> StreamAPI:
-        opening = self._pool.submit(self._front.open, wanted, notify)
+    def _open(
+        self, request: pb.GenerateRequest, timeout_s: float | None, notify: Callable[[], None]
+    ) -> StreamAPI:
+        wanted = convert.to_generate_request(request, timeout_s=timeout_s)
+        return self._front.open(wanted, notify)
+
+    def _tokenize(self, request: pb.TokenizeRequest) -> pb.TokenizeResponse:
+        match request.WhichOneof("input"):
+            case "text":
+                text = request.text
+                check_text_bytes("text", len(text.encode()))
+                add_special = request.add_special if request.HasField("add_special") else True
+                ids = self._front.tokenize(text, add_special=add_special)
+            case "messages":
+                check_text_bytes("messages", request.messages.ByteSize())
+                ids = self._front.chat_ids(convert.to_chat(request.messages))
+            case _:
+                raise InvalidRequestError("input", None, "one of text, messages")
+        return pb.TokenizeResponse(token_ids=ids)
+
+    def _detokenize(self, request: pb.DetokenizeRequest) -> pb.DetokenizeResponse:
+        return pb.DetokenizeResponse(text=self._front.detokenize(list(request.token_ids)))
+
+    async def _opened(self, opener: Callable[[], StreamAPI]) -> StreamAPI:
+        opening = self._pool.submit(opener)
         try:
             return await asyncio.wrap_future(opening)
         except asyncio.CancelledError:
@@ -111,8 +145,8 @@ class EngineServicer(engine_service_pb2_grpc.EngineServiceServicer):
             opening.add_done_callback(_abort_opened)
             raise
 
-    async def _in_pool(self, work: Callable[[], _R]) -> _R:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+    async def _in_text_pool(self, work: Callable[[], _R]) -> _R:
+        return await asyncio.get_running_loop().run_in_executor(self._text_pool, work)
 
     def _check_model(self, name: str) -> None:
         loaded = self._engine.model.name

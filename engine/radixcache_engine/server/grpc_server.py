@@ -45,6 +45,7 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 )
 _SERVICES = ("radixcache.v1.EngineService", "radixcache.v1.CacheService", HEALTH_SERVICE)
 _POOL_THREADS = 4
+_TEXT_THREADS = 2
 _LAST_WORDS_S = 2.0  # for the statuses of calls that a stop has ended
 
 
@@ -129,8 +130,11 @@ class GrpcServer:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(_handle_loop_error)
         calls = OpenCalls()
-        with ThreadPoolExecutor(_POOL_THREADS, thread_name_prefix="grpc-work") as pool:
-            server = self._build(calls, pool)
+        with (
+            ThreadPoolExecutor(_POOL_THREADS, thread_name_prefix="grpc-work") as pool,
+            ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="grpc-text") as text_pool,
+        ):
+            server = self._build(calls, pool, text_pool)
             try:
                 port = server.add_insecure_port(join(self._host, self._port))
             except RuntimeError:
@@ -140,12 +144,14 @@ class GrpcServer:
             await self._stop_asked.wait()
             await self._drain(server, calls)
 
-    def _build(self, calls: OpenCalls, pool: ThreadPoolExecutor) -> grpc.aio.Server:
+    def _build(
+        self, calls: OpenCalls, pool: ThreadPoolExecutor, text_pool: ThreadPoolExecutor
+    ) -> grpc.aio.Server:
         interceptor = CallInterceptor(calls, idle_write_s=self._idle_write_s)
         server = grpc.aio.server(interceptors=[interceptor], options=_OPTIONS)
         bell = Bell(asyncio.get_running_loop())
         engine_service_pb2_grpc.add_EngineServiceServicer_to_server(
-            EngineServicer(self._front, self._engine, bell, pool), server
+            EngineServicer(self._front, self._engine, bell, pool=pool, text_pool=text_pool), server
         )
         cache_service_pb2_grpc.add_CacheServiceServicer_to_server(
             CacheServicer(self._front, self._engine, pool), server

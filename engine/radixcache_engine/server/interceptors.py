@@ -11,12 +11,19 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
-from radixcache.errors import EngineStoppedError, RadixCacheError, RequestAbortedError
+from radixcache.errors import (
+    EngineStoppedError,
+    InvalidRequestError,
+    RadixCacheError,
+    RequestAbortedError,
+)
 from radixcache_engine.server.error_status import ErrorStatus
 from radixcache_engine.server.open_calls import OpenCalls
 
@@ -47,19 +54,22 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler is None:
             return None
-        codecs = (handler.request_deserializer, handler.response_serializer)
+        codecs = (_forgiving(handler.request_deserializer), handler.response_serializer)
         if handler.unary_unary is not None:
             unary = self._unary(method, handler.unary_unary)
             return grpc.unary_unary_rpc_method_handler(unary, *codecs)
         if handler.unary_stream is not None:
             stream = self._stream(method, handler.unary_stream)
             return grpc.unary_stream_rpc_method_handler(stream, *codecs)
+        if handler.stream_stream is not None:  # reflection
+            both = self._both_streams(method, handler.stream_stream)
+            return grpc.stream_stream_rpc_method_handler(both, *codecs)
         return handler
 
     def _unary(self, method: str, serve: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
         async def wrapped(request: Any, context: Any) -> Any:
             async with self._guarded(method, context):
-                return await serve(request, context)
+                return await serve(_decoded(method, request), context)
 
         return wrapped
 
@@ -67,12 +77,22 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async def wrapped(request: Any, context: Any) -> None:
             async with (
                 self._guarded(method, context),
-                aclosing(serve(request, context)) as responses,
+                aclosing(serve(_decoded(method, request), context)) as responses,
             ):
                 async for response in responses:
                     await self._write(context, response)
 
         return wrapped
+
+    def _both_streams(self, method: str, serve: Callable[..., Any]) -> Callable[..., Any]:
+        async def decoded(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+            async for request in requests:
+                yield _decoded(method, request)
+
+        def serve_decoded(requests: AsyncIterator[Any], context: Any) -> Any:
+            return serve(decoded(requests), context)
+
+        return self._stream(method, serve_decoded)
 
     async def _write(self, context: Any, response: Any) -> None:
         # A client that has dropped its call without cancelling it reads no more, and grpc never
@@ -112,6 +132,33 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             await _send(context, EngineStoppedError("the server is stopping"))
         if task is not None and task.cancelling() == 0:
             await _send(context, RequestAbortedError("the request was ended inside the server"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Undecodable:
+    """Stands for a request that is no message of its type."""
+
+    num_bytes: int
+
+
+def _forgiving(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    # grpc answers an exception here with UNKNOWN and logs a traceback, so any client could fill
+    # the log.
+    def decode(data: bytes) -> Any:
+        try:
+            return deserialize(data)
+        except DecodeError:
+            return _Undecodable(len(data))
+
+    return decode
+
+
+def _decoded(method: str, request: Any) -> Any:
+    if isinstance(request, _Undecodable):
+        raise InvalidRequestError(
+            "request", f"{request.num_bytes:,} bytes", f"a protobuf message as {method} takes it"
+        )
+    return request
 
 
 async def _send(context: Any, error: RadixCacheError) -> None:

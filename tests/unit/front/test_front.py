@@ -401,3 +401,55 @@ def test_the_tree_is_shown_with_its_text():
 
     assert (view.nodes[0].text, view.nodes[0].num_tokens, view.total_nodes) == ("hello", 9, 4)
     assert isinstance(failed.exception(timeout=1), EngineStoppedError)
+
+
+class UnreadableList(list):
+    """Has a length, and fails whoever looks at an entry."""
+
+    def __iter__(self):
+        raise AssertionError("an entry was read")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ({"token_ids": UnreadableList([1] * 50)}, "50 tokens.*at most 48 tokens.*--kv-tokens"),
+        ({"messages": UnreadableList([None] * 50)}, "50 messages.*at most 49 messages"),
+        ({"prompt": "a" * 442}, "442 bytes.*at most 441 bytes, 9 for each token"),
+        ({"prompt": "č" * 221}, "442 bytes.*at most 441"),
+        ({"messages": [ChatMessage("user", "a" * 221)] * 2}, "messages: .*442 bytes"),
+    ],
+)
+def test_what_can_never_fit_is_refused_unread(prompt, said, monkeypatch):
+    """By its size alone, before any validation or tokenising; also when it is only looked up."""
+    front, engine = make_front()
+
+    def fail(*args, **kwargs):
+        raise AssertionError("it was tokenised")
+
+    monkeypatch.setattr(Tokenizer, "encode", fail)
+    for ask in (lambda: open_one(front, **prompt), lambda: front.match(GenerateRequest(**prompt))):
+        with pytest.raises(TooLongError, match=said):
+            ask()
+
+    assert engine.requests == engine.matched == []
+
+
+def test_text_at_the_bound_is_tokenised():
+    """It may fit: 49 tokens of 9 bytes are looked up, and only too long to generate from."""
+    front, _ = make_front()
+    text = "<|start|>" * 49
+
+    assert front.match(GenerateRequest(prompt=text)).result()
+    with pytest.raises(TooLongError, match="49 tokens"):
+        open_one(front, prompt=text)
+
+
+@pytest.mark.parametrize("wrong", [5, "a" * 100, b"a" * 100, {i: i for i in range(100)}])
+@pytest.mark.parametrize("field", ["token_ids", "messages"])
+def test_what_is_no_list_is_not_called_too_long(field, wrong):
+    """The error says what is wrong with it."""
+    with pytest.raises(InvalidRequestError, match=r"a list of") as caught:
+        open_one(make_front()[0], **{field: wrong})
+
+    assert not isinstance(caught.value, TooLongError)

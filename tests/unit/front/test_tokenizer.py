@@ -1,6 +1,8 @@
 """Tokenizers of each kind: token bytes, round trips, folders."""
 
 import json
+import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -215,3 +217,34 @@ def test_a_folder_with_an_older_kind_of_tokenizer_is_read(tmp_path):
 
     assert tokenizer.encode("hello wé") == BYTE_LEVEL.encode("hello wé")
     assert tokenizer.decode(tokenizer.encode("hello wé")) == "hello wé"
+
+
+def test_a_long_text_is_encoded_like_a_short_one():
+    """Long ones take another way, on which other threads may run meanwhile."""
+    tokenizer = Tokenizer(tiny_tokenizers.sentencepiece())
+    for add_special in (True, False):
+        ids = [tokenizer.encode(text, add_special=add_special) for text in ("hi yo", "hi yo" * 999)]
+
+        assert ids[1][: len(ids[0])] == ids[0]
+        assert tokenizer.decode(ids[1]) == "hi yo" * 999
+    with pytest.raises(InvalidRequestError):
+        tokenizer.encode("a" * 5_000 + "\udc00")
+
+
+def test_other_threads_run_while_a_long_text_is_encoded():
+    """The encoding releases the interpreter's lock: without that, nobody counts meanwhile."""
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
+    done, counted = threading.Event(), []
+
+    def encode():
+        tokenizer.encode("hello world " * 100_000)
+        done.set()
+
+    thread = threading.Thread(target=encode)
+    thread.start()
+    while not done.is_set():
+        counted.append(time.monotonic())
+        time.sleep(0.001)
+    thread.join()
+
+    assert len(counted) > 20
