@@ -290,17 +290,15 @@ def test_abort_needs_an_id(client):
 
 
 def test_an_abort_from_inside_reaches_a_waiting_client(client, served):
-    """Case 91: within a second, with the engine's own words and the usage."""
+    """Case 91: though nothing else is sent, with the engine's own words and the usage."""
     served.front.script = SILENT
     stream = client.stream("x")
     inner = served.front.wait_opened()
     started = threading.Timer(0.1, inner.end, [RequestAbortedError("flushed away")])
     started.start()
-    begun = time.monotonic()
     with pytest.raises(RequestAbortedError, match="flushed away"):
         next(stream)
 
-    assert time.monotonic() - begun < 1.1
     assert stream.usage.prompt_tokens == 5
     assert not inner.aborted.is_set()
 
@@ -347,15 +345,13 @@ def test_stopping_tells_every_client():
 
 
 def test_stopping_lets_running_requests_finish():
-    """Within the grace; and stops as soon as they have."""
+    """Within the grace; and stops as soon as they have: a day's grace takes no day."""
     with serving() as served, Client(served.address, timeout=30) as client:
         served.front.script = Script(num_tokens=5, silent_s=0.3)
         stream = client.stream("x")
         served.front.wait_opened()
-        begun = time.monotonic()
-        served.server.stop(grace_s=30)
+        served.server.stop(grace_s=86_400)
 
-        assert time.monotonic() - begun < 10
         assert stream.answer().text == "0 1 2 3 4 "
 
 
