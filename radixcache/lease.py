@@ -27,6 +27,7 @@ from radixcache.kv.allocator import BlockAllocator
 from radixcache.kv.capacity import blocks_for
 from radixcache.stats import CacheCounters
 from radixcache.tree import Lock, RadixTree
+from radixcache.tree.keys import checked_count
 from radixcache.types import Namespace
 
 __all__ = ["BlockStore", "Lease", "Ledger"]
@@ -162,9 +163,11 @@ class Lease:
 
         Raises:
             OutOfBlocksError: no room; nothing has changed.
+            InvalidRequestError: ``length`` is no whole number, or below 0.
             LockError: the lease was released.
         """
         ledger = self._require_live()
+        length = checked_count(length, "length")
         missing = blocks_for(length, self._block_size) - len(self.block_table)
         if missing > 0:
             self.block_table += ledger.allocate(missing)
@@ -181,10 +184,12 @@ class Lease:
             length: how many of them have their KV in the pool.
 
         Raises:
-            InvalidRequestError: ``length`` exceeds ``tokens`` or what the block table covers.
+            InvalidRequestError: ``length`` is no whole number, below 0, or exceeds ``tokens`` or
+                what the block table covers.
             LockError: the lease was released.
         """
         ledger = self._require_live()
+        length = checked_count(length, "length")
         if length > min(len(tokens), self.num_covered_tokens):
             allowed = f"up to {len(tokens)} tokens given and {self.num_covered_tokens} covered"
             raise InvalidRequestError("length", length, allowed)
@@ -214,11 +219,12 @@ class Lease:
 
         Raises:
             OutOfBlocksError: no room for the copies; nothing has changed.
-            InvalidRequestError: ``length`` is not covered.
+            InvalidRequestError: ``length`` is no whole number or not covered.
             LockError: the lease was released.
         """
         ledger = self._require_live()
-        if not 0 <= length <= self.num_covered_tokens:
+        length = checked_count(length, "length", f"0 to {self.num_covered_tokens}")
+        if length > self.num_covered_tokens:
             raise InvalidRequestError("length", length, f"0 to {self.num_covered_tokens}")
         size = self._block_size
         shared = min(self.num_published_tokens, length - length % size)
@@ -245,12 +251,14 @@ class Lease:
         """Give back the blocks past ``length`` tokens, as when drafts are rejected.
 
         Raises:
-            InvalidRequestError: ``length`` lies within the published prefix, which is final.
+            InvalidRequestError: ``length`` is no whole number or lies within the published prefix,
+                which is final.
             LockError: the lease was released.
         """
         ledger = self._require_live()
+        allowed = f"{self.num_published_tokens} (published) or more"
+        length = checked_count(length, "length", allowed)
         if length < self.num_published_tokens:
-            allowed = f"{self.num_published_tokens} (published) or more"
             raise InvalidRequestError("length", length, allowed)
         kept = blocks_for(length, self._block_size)
         dropped = self.block_table[kept:]

@@ -44,6 +44,11 @@ class Namespace:
     kv_key: str
     scope: str
 
+    def __post_init__(self) -> None:
+        """Refuse what is no string before it becomes a key of the tree."""
+        if not isinstance(self.kv_key, str) or not isinstance(self.scope, str):
+            raise TypeError(f"namespace: got {self!r}, allowed: a kv_key and a scope, both strings")
+
     @classmethod
     def of(cls, value: "Namespace | str") -> "Namespace":
         """Read a bare string as a public namespace of that ``kv_key``.

@@ -4,17 +4,41 @@ A list of ids is packed once at the border (``array('i')``); an ``array('i')`` o
 int32 numpy array is only viewed, never copied.
 """
 
+import operator
+import sys
 from array import array
 from collections.abc import Iterable
+from typing import SupportsIndex
 
 from radixcache.errors import InvalidRequestError
 
-__all__ = ["ID_BYTES", "common_len", "edge_tag", "pack"]
+__all__ = ["ID_BYTES", "checked_count", "common_len", "edge_tag", "pack", "pack_block_ids"]
 
 ID_BYTES = 4
 """Bytes of one packed id."""
 
 _ALLOWED = "whole numbers that fit 32 bits (a list, array('i') or int32 array)"
+_HIGH_BYTE = 0 if sys.byteorder == "big" else ID_BYTES - 1
+
+
+def checked_count(value: SupportsIndex, field: str, allowed: str = "0 or more") -> int:
+    """Return a number of tokens or blocks as a plain int.
+
+    Args:
+        value: any whole number; a float is none, even 2.0.
+        field: what to call it in an error.
+        allowed: the range to name in an error; its upper end is the caller's to check.
+
+    Raises:
+        InvalidRequestError: not a whole number, or below 0.
+    """
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise InvalidRequestError(field, value, f"a whole number, {allowed}") from None
+    if count < 0:
+        raise InvalidRequestError(field, count, allowed)
+    return count
 
 
 def pack(ids: Iterable[int], field: str) -> memoryview:
@@ -50,6 +74,25 @@ def _view(ids: Iterable[int]) -> memoryview:
     if view.format == "i" and view.c_contiguous:
         return view.cast("B")
     return memoryview(array("i", view.tolist())).cast("B")
+
+
+def pack_block_ids(ids: Iterable[int], num_blocks: int) -> memoryview:
+    """View the first ``num_blocks`` block ids as :func:`pack` does.
+
+    Raises:
+        InvalidRequestError: too few, negative ones, or one that is named twice.
+    """
+    packed = pack(ids, "block_ids")
+    if len(packed) < num_blocks * ID_BYTES:
+        allowed = f"one for each of the {num_blocks} whole blocks of tokens"
+        raise InvalidRequestError("len(block_ids)", len(packed) // ID_BYTES, allowed)
+    packed = packed[: num_blocks * ID_BYTES]
+    # The sign bit is the top one of the high byte; isascii looks at eight of them at a time.
+    if not bytes(packed[_HIGH_BYTE::ID_BYTES]).isascii():
+        raise InvalidRequestError("block_ids", min(packed.cast("i")), "0 or more")
+    if len(set(packed.cast("i"))) < num_blocks:
+        raise InvalidRequestError("block_ids", packed.cast("i").tolist(), "each id once")
+    return packed
 
 
 def edge_tag(scope: str) -> bytes:

@@ -9,7 +9,7 @@ from radixcache.tree.check import check_forest
 from radixcache.tree.flush import flush_forest
 from radixcache.tree.forest import Forest
 from radixcache.tree.handles import BlockIds, Extended, Inserted, Lock, Match
-from radixcache.tree.keys import ID_BYTES, pack
+from radixcache.tree.keys import ID_BYTES, checked_count, pack, pack_block_ids
 from radixcache.tree.node import Node, gather, longest
 from radixcache.tree.policy import make_policy
 from radixcache.tree.view import view_forest
@@ -92,11 +92,12 @@ class RadixTree:
             namespace: a scoped one adds its part below the longest path it can see.
 
         Raises:
-            InvalidRequestError: ids that do not fit int32, or too few block ids.
+            InvalidRequestError: ids that do not fit int32; block ids that are too few, negative or
+                not distinct. Nothing has changed.
         """
         space = Namespace.of(namespace)
         view = self._whole_blocks(tokens)
-        ids = self._ids_for(view, block_ids)
+        ids = pack_block_ids(block_ids, len(view) // self._forest.unit)
         if not view:
             return Inserted(0, BlockIds("i"))
         forest = self._forest
@@ -130,6 +131,10 @@ class RadixTree:
 
         Returns:
             A live lock, on 0 tokens if nothing matches.
+
+        Raises:
+            InvalidRequestError: a token id does not fit int32, or ``max_tokens`` is no whole number
+                or below 0. Nothing has changed.
         """
         space = Namespace.of(namespace)
         view = self._whole_blocks(tokens, max_tokens)
@@ -149,9 +154,11 @@ class RadixTree:
             InvalidRequestError: ``num_tokens`` is no whole number of blocks within the lock.
         """
         self._require_live(lock)
-        wanted = lock.num_tokens if num_tokens is None else num_tokens
-        if not 0 <= wanted <= lock.num_tokens or wanted % self.block_size:
-            allowed = f"a multiple of {self.block_size} up to {lock.num_tokens}"
+        allowed = f"a multiple of {self.block_size} up to {lock.num_tokens}"
+        wanted = lock.num_tokens
+        if num_tokens is not None:
+            wanted = checked_count(num_tokens, "num_tokens", allowed)
+        if wanted > lock.num_tokens or wanted % self.block_size:
             raise InvalidRequestError("num_tokens", num_tokens, allowed)
         node, start = lock._node, lock.num_tokens * ID_BYTES - len(lock._node.key)
         while start >= wanted * ID_BYTES and node.parent is not None:
@@ -191,12 +198,12 @@ class RadixTree:
 
         Raises:
             LockError: the lock has ended or is another tree's.
-            InvalidRequestError: ids that do not fit int32, or too few block ids. In both cases
-                nothing has changed.
+            InvalidRequestError: ids that do not fit int32; block ids that are too few, negative or
+                not distinct. In both cases nothing has changed.
         """
         self._require_live(lock)
         view = self._whole_blocks(tokens)
-        ids = self._ids_for(view, block_ids)
+        ids = pack_block_ids(block_ids, len(view) // self._forest.unit)
         forest, start, scope = self._forest, lock._node, lock.namespace.scope
         end, depth = start, 0
         # What a flush left findable below a PUBLIC node is not this lock's to join.
@@ -223,10 +230,11 @@ class RadixTree:
 
         Fewer only when no more are unlocked; never more. Cost: logarithmic in the number of
         leaves for each leaf taken.
+
+        Raises:
+            InvalidRequestError: no whole number, or below 0; nothing has changed.
         """
-        if num_blocks < 0:
-            raise InvalidRequestError("num_blocks", num_blocks, "0 or more")
-        return self._forest.evict(num_blocks)
+        return self._forest.evict(checked_count(num_blocks, "num_blocks"))
 
     def flush(self, namespace: Namespace | str | None = None) -> BlockIds:
         """Forget cached prefixes: no later look-up finds them.
@@ -255,9 +263,7 @@ class RadixTree:
 
     def view(self, max_nodes: int) -> TreeView:
         """Return at most ``max_nodes`` nodes, parents first, the largest subtrees first."""
-        if max_nodes < 0:
-            raise InvalidRequestError("max_nodes", max_nodes, "0 or more")
-        return view_forest(self._forest, max_nodes)
+        return view_forest(self._forest, checked_count(max_nodes, "max_nodes"))
 
     def path_ids(self, node: Node) -> BlockIds:
         """Block ids from the root to a node. For handles; users read ``Lock.block_ids``."""
@@ -318,16 +324,10 @@ class RadixTree:
 
     def _whole_blocks(self, tokens: Iterable[int], max_tokens: int | None = None) -> memoryview:
         view = pack(tokens, "tokens")
-        size = len(view) if max_tokens is None else min(len(view), max_tokens * ID_BYTES)
+        size = len(view)
+        if max_tokens is not None:
+            size = min(size, checked_count(max_tokens, "max_tokens") * ID_BYTES)
         return view[: size - size % self._forest.unit]
-
-    def _ids_for(self, view: memoryview, block_ids: Iterable[int]) -> memoryview:
-        ids = pack(block_ids, "block_ids")
-        needed = len(view) // self.block_size
-        if len(ids) < needed:
-            allowed = f"one for each of the {needed // ID_BYTES} whole blocks of tokens"
-            raise InvalidRequestError("len(block_ids)", len(ids) // ID_BYTES, allowed)
-        return ids[:needed]
 
     def _boundary(self, node: Node, inside: int) -> Node:
         return self._forest.split(node, inside) if inside < len(node.key) else node

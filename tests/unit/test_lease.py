@@ -402,6 +402,22 @@ class TestEnd:
             cache.check()
 
 
+@pytest.mark.parametrize("length", [-4, -5, 2.0, "3", None], ids=repr)
+@pytest.mark.parametrize("call", ["extend", "commit", "fork", "truncate"])
+def test_a_length_is_a_whole_number(call, length):
+    """A negative or fractional length is refused by every call, and changes nothing."""
+    cache, tokens = PrefixCache(16, block_size=2), list(range(8))
+    lease = cache.acquire(NS, tokens)
+    lease.extend(8)
+    table = list(lease.block_table)
+    with pytest.raises(InvalidRequestError, match="length: got"):
+        lease.commit(tokens, length) if call == "commit" else getattr(lease, call)(length)
+
+    assert (lease.block_table, lease.num_published_tokens) == (table, 0)
+    assert (cache.num_nodes, cache.num_leases) == (0, 1)
+    cache.check()
+
+
 def test_a_lease_and_its_lock_that_disagree_are_named():
     """Case 82: check() compares each table with what its lock guards."""
     cache = PrefixCache(8, block_size=1)

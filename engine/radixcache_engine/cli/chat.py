@@ -1,6 +1,7 @@
 """``radixcache chat``: a conversation; each turn's history is read from the cache."""
 
 import contextlib
+import re
 import sys
 from argparse import Namespace
 from dataclasses import asdict
@@ -19,6 +20,8 @@ with contextlib.suppress(ImportError):
 __all__ = ["run"]
 
 _HELP = "/reset forgets the conversation, /quit or Ctrl-D ends; Ctrl-C cuts an answer short"
+# One word after a slash; a path, which has another slash, is something to say.
+_COMMAND = re.compile(r"/\w*(\s|$)")
 
 
 def run(arguments: Namespace) -> int:
@@ -33,6 +36,8 @@ def run(arguments: Namespace) -> int:
                 break
             if line == "/reset":
                 conversation.reset()
+            elif _COMMAND.match(line):
+                note(f"{line.split()[0]} is no command; {_HELP}")
             elif line:
                 conversation.turn(line)
     return 0
@@ -84,7 +89,7 @@ class _Conversation:
             return
         if self._json:
             print_json({"text": answer, "usage": asdict(usage)})
-        elif self.for_people:
+        else:
             note(f"({describe_usage(usage)})")
 
     def _answer(self, messages: list[ChatMessage]) -> tuple[str, Usage | None]:

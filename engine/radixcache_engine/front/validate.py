@@ -29,6 +29,9 @@ _MAX_BIAS_VALUE = 100.0
 _MAX_N = 128
 _MAX_TEMPERATURE = 100.0
 _MAX_LOGPROBS = 20
+# What the logits processors can compute with: the normal numbers of float32.
+_MIN_FLOAT32 = 2.0**-126
+_MAX_FLOAT32 = (2 - 2.0**-23) * 2.0**127
 _INT64 = 1 << 63
 
 
@@ -51,14 +54,14 @@ def checked_sampling(params: SamplingParams, *, vocab_size: int) -> SamplingPara
         min_tokens=_min_tokens(params.min_tokens, max_tokens),
         temperature=_number("temperature", params.temperature, 0.0, _MAX_TEMPERATURE),
         top_k=_top_k(params.top_k),
-        top_p=_above_zero("top_p", params.top_p, "above 0, at most 1", 1.0),
+        top_p=_top_p(params.top_p),
         min_p=_number("min_p", params.min_p, 0.0, 1.0),
         seed=None if params.seed is None else _whole("seed", params.seed, -_INT64, _INT64 - 1),
-        repetition_penalty=_above_zero(
-            "repetition_penalty", params.repetition_penalty, "a finite number above 0", math.inf
+        repetition_penalty=_number(
+            "repetition_penalty", params.repetition_penalty, _MIN_FLOAT32, _MAX_FLOAT32
         ),
-        presence_penalty=_number("presence_penalty", params.presence_penalty),
-        frequency_penalty=_number("frequency_penalty", params.frequency_penalty),
+        presence_penalty=_output_penalty("presence_penalty", params.presence_penalty),
+        frequency_penalty=_output_penalty("frequency_penalty", params.frequency_penalty),
         logit_bias=_bias(params.logit_bias, vocab_size),
         stop=_stops(params.stop),
         stop_token_ids=tuple(_ids("stop_token_ids", params.stop_token_ids, vocab_size)),
@@ -167,13 +170,18 @@ def _number(field: str, value: object, low: float = -math.inf, high: float = mat
     return plain
 
 
-def _above_zero(field: str, value: object, allowed: str, high: float) -> float:
+def _output_penalty(field: str, value: object) -> float:
+    return _number(field, value, -_MAX_FLOAT32, _MAX_FLOAT32)
+
+
+def _top_p(value: object) -> float:
+    allowed = "above 0, at most 1"
     try:
-        plain = _number(field, value)
+        plain = _number("top_p", value)
     except InvalidRequestError:
-        raise InvalidRequestError(field, value, allowed) from None
-    if not 0.0 < plain <= high:
-        raise InvalidRequestError(field, plain, allowed)
+        raise InvalidRequestError("top_p", value, allowed) from None
+    if not 0.0 < plain <= 1.0:
+        raise InvalidRequestError("top_p", plain, allowed)
     return plain
 
 

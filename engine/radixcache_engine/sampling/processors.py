@@ -24,6 +24,9 @@ __all__ = [
 ]
 
 
+_LARGEST = float(torch.finfo(torch.float32).max)
+
+
 class LogitsProcessor(Protocol):
     """Edits one row of logits."""
 
@@ -43,7 +46,7 @@ class RepetitionPenalty:
     """Divides positive and multiplies negative logits of every token seen so far (CTRL).
 
     Args:
-        penalty: above 0; 1 changes nothing. Counts prompt and output alike.
+        penalty: a normal float32 above 0; 1 changes nothing. Counts prompt and output alike.
     """
 
     def __init__(self, penalty: float) -> None:
@@ -61,11 +64,17 @@ class RepetitionPenalty:
         ids = np.unique(np.concatenate([_array(prompt_ids), _array(output_ids)]))
         where = torch.from_numpy(ids).to(logits.device)
         seen = logits[where]
-        logits[where] = torch.where(seen < 0, seen * self._penalty, seen / self._penalty)
+        edited = torch.where(seen < 0, seen * self._penalty, seen / self._penalty)
+        logits[where] = _within_float32(edited, seen)
 
 
 class OutputPenalties:
-    """Subtracts ``presence`` once and ``frequency`` per occurrence for tokens of the output."""
+    """Subtracts ``presence`` once and ``frequency`` per occurrence for tokens of the output.
+
+    Args:
+        presence: a finite float32.
+        frequency: a finite float32.
+    """
 
     def __init__(self, presence: float, frequency: float) -> None:
         self._presence = presence
@@ -81,10 +90,11 @@ class OutputPenalties:
     ) -> None:
         """See :class:`LogitsProcessor`."""
         ids, counts = np.unique(_array(output_ids), return_counts=True)
-        penalty = (self._presence + self._frequency * counts).astype(np.float32)
-        logits[torch.from_numpy(ids).to(logits.device)] -= torch.from_numpy(penalty).to(
-            logits.device
-        )
+        penalty = np.clip(self._presence + self._frequency * counts, -_LARGEST, _LARGEST)
+        where = torch.from_numpy(ids).to(logits.device)
+        seen = logits[where]
+        edited = seen - torch.from_numpy(penalty.astype(np.float32)).to(logits.device)
+        logits[where] = _within_float32(edited, seen)
 
 
 class LogitBias:
@@ -153,6 +163,12 @@ def processors_of(
         if ends:
             chosen.append(MinTokens(params.min_tokens, ends))
     return tuple(chosen)
+
+
+def _within_float32(edited: Tensor, seen: Tensor) -> Tensor:
+    # A penalty makes a token as unlikely or likely as can be, but only the model and min_tokens
+    # forbid one: what overflowed must still be drawn if nothing else is left.
+    return torch.where(seen == -torch.inf, seen, edited.clamp(-_LARGEST, _LARGEST))
 
 
 def _array(ids: Sequence[int]) -> np.ndarray:

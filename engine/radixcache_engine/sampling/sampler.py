@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from radixcache.errors import RadixCacheError
+from radixcache.errors import InvalidRequestError, RadixCacheError
 from radixcache.types import SamplingParams, TokenLogprob
 from radixcache_engine.sampling.filters import inverse_cdf, kept_ids
 from radixcache_engine.sampling.processors import LogitsProcessor, processors_of
@@ -23,7 +23,6 @@ __all__ = ["GREEDY_BELOW", "Sampler"]
 GREEDY_BELOW = 1e-5
 """Temperatures below this take the likeliest token."""
 
-_MAX_PLANS = 1024
 _FAILED = -1
 
 
@@ -38,7 +37,9 @@ class Sampler:
     def __init__(self, vocab_size: int, end_token_ids: Collection[int]) -> None:
         self._vocab_size = vocab_size
         self._end_token_ids = frozenset(end_token_ids)
-        # By id(params); each entry holds its params, so the id cannot be taken over meanwhile.
+        # By id(params); each entry holds its params, so the id cannot be taken over meanwhile. Only
+        # those of the last call are kept: a running request draws in nearly every step, and a
+        # finished one's tensors can be as wide as the vocabulary.
         self._plans: dict[int, tuple[SamplingParams, tuple[LogitsProcessor, ...]]] = {}
 
     def sample(self, logits: Tensor, rows: Sequence[SampleRow]) -> list[SampledToken]:
@@ -63,12 +64,15 @@ class Sampler:
         # The maximum is NaN where any logit is NaN, so one pass finds greedy tokens and bad rows.
         peaks, best = torch.max(logits, dim=-1)
         finite, likeliest = torch.isfinite(peaks).tolist(), best.tolist()
-        return [
+        drawn = [
             self._contained(logits, row, likeliest[row.logits_row])
             if finite[row.logits_row]
             else _bad_logits(logits[row.logits_row])
             for row in rows
         ]
+        used = {id(row.params) for row in rows}
+        self._plans = {key: plan for key, plan in self._plans.items() if key in used}
+        return drawn
 
     def _contained(self, logits: Tensor, row: SampleRow, likeliest: int) -> SampledToken:
         try:
@@ -93,14 +97,17 @@ class Sampler:
             processor(edited, row.prompt_ids, row.output_ids)
         peak, best = torch.max(edited, dim=-1)
         if not torch.isfinite(peak):
-            raise RadixCacheError("no token is left: bias, penalties and stop ids forbid them all")
+            raise InvalidRequestError(
+                "min_tokens",
+                params.min_tokens,
+                f"{len(row.output_ids)} or less with these stop ids; no token is left: every one "
+                "that the model gives a chance would end the sequence",
+            )
         return int(best) if greedy else _draw(edited, row)
 
     def _processors(self, params: SamplingParams) -> tuple[LogitsProcessor, ...]:
         known = self._plans.get(id(params))
         if known is None:
-            if len(self._plans) >= _MAX_PLANS:
-                del self._plans[next(iter(self._plans))]
             known = (params, processors_of(params, self._end_token_ids))
             self._plans[id(params)] = known
         return known[1]

@@ -119,6 +119,30 @@ def test_chat_remembers_and_reads_its_history_from_the_cache(radixcache, served)
     assert fresh["prompt_tokens"] < second["prompt_tokens"]
 
 
+def test_chat_through_a_pipe_tells_each_turns_cost(radixcache, served):
+    """Answers are on stdout and what they cost is on stderr, with a terminal or without one."""
+    run = radixcache("chat", *GREEDY, "--address", served, stdin="Hello\nAnd now?\n")
+
+    assert run.code == 0
+    costs = run.err.splitlines()
+    assert len(costs) == 2
+    assert all(line.startswith("(prompt ") for line in costs)
+    assert "(prompt" not in run.out
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_chat_answers_an_unknown_command_itself(form, radixcache, served):
+    """What looks like a command is not sent to the model; a path is something to say."""
+    lines = "/exit\n/help me\n/tmp/x is a path.\n/quit\n"
+    run = radixcache("chat", *GREEDY, *form, "--address", served, stdin=lines)
+    told = [line for line in run.err.splitlines() if "/reset forgets" in line]
+
+    assert run.code == 0
+    assert [line.split()[0] for line in told] == ["/exit", "/help"]
+    assert run.err.count("(prompt ") == (0 if form else 1)
+    assert len(run.out.splitlines()) == 1 or not form
+
+
 @pytest.mark.parametrize(
     ("flags", "named"),
     [

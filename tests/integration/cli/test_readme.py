@@ -24,10 +24,13 @@ def test_the_readme_shows_the_public_surface():
 @pytest.mark.model
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.split("import ")[-1].split()[0])
 def test_python_blocks_run(block, served):
-    """Each python block of the README runs to its end."""
+    """Each python block of the README runs to its end; the first one finds tokens in the cache."""
     program = block.replace("127.0.0.1:50051", served)
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
 
     assert run.returncode == 0, run.stderr
+    assert "tokens are cached" not in block or re.search(
+        r"^[1-9]\d* tokens are cached$", run.stdout, re.MULTILINE
+    )

@@ -53,6 +53,19 @@ def test_penalties_do_nothing_before_the_first_token():
     assert torch.equal(logits, row())
 
 
+@pytest.mark.parametrize("make", [RepetitionPenalty, lambda p: OutputPenalties(p, p)])
+@pytest.mark.parametrize("size", [2.0**-126, 3e38])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_extreme_penalties_keep_logits_finite(make, size, sign):
+    """The largest and smallest float32 neither overflow nor make NaN; -inf stays forbidden."""
+    processor = make(size if make is RepetitionPenalty else sign * size)
+    logits = torch.tensor([3e38, -3e38, 0.0, 1.0, -1.0, -torch.inf])
+    processor(logits, [], [0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0])
+
+    assert torch.isfinite(logits[:5]).all()
+    assert logits[5] == -torch.inf
+
+
 def test_bias_is_added_as_given():
     """Each id gets its own constant."""
     logits = row()

@@ -1,12 +1,13 @@
 """The sampler: greedy and drawn rows, containment, seeds, log-probabilities."""
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from radixcache.errors import RadixCacheError
+from radixcache.errors import InvalidRequestError, RadixCacheError
 from radixcache.types import SamplingParams
 from radixcache_engine.sampling.sampler import Sampler
 from radixcache_engine.types import SampleRow
@@ -198,13 +199,35 @@ def test_a_failing_processor_ends_its_own_row_only():
     assert drawn[1].token_id == int(logits[1].argmax())
 
 
-def test_forbidding_every_token_is_an_error():
-    """Min-tokens over a vocabulary of end tokens leaves nothing to draw."""
+def test_forbidding_every_token_is_the_requests_fault():
+    """Min-tokens over a vocabulary of end tokens leaves nothing to draw: an invalid request."""
     logits = rand(1)
     params = replace(GREEDY, min_tokens=1, stop_token_ids=tuple(range(VOCAB)))
     (drawn,) = Sampler(VOCAB, {2}).sample(logits, [draw(logits, params)])
 
+    assert isinstance(drawn.error, InvalidRequestError)
+    assert drawn.error.field == "min_tokens"
     assert "no token is left" in str(drawn.error)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-5, 1.0])
+@pytest.mark.parametrize(
+    "penalties",
+    [
+        {"repetition_penalty": 2.0**-126},
+        {"repetition_penalty": 3e38},
+        {"presence_penalty": 3e38, "frequency_penalty": 3e38},
+        {"presence_penalty": -3e38, "frequency_penalty": -3e38},
+    ],
+    ids=str,
+)
+def test_extreme_penalties_still_draw(penalties, temperature):
+    """Each penalty that is a float32 ends in a token, even where every token is penalised."""
+    logits = rand(1)
+    params = SamplingParams(seed=1, temperature=temperature, logit_bias={3: -100.0}, **penalties)
+    everything = tuple(range(VOCAB)) * 2
+
+    assert 0 <= tokens(logits, [draw(logits, params, output=everything)])[0] < VOCAB
 
 
 def test_min_tokens_keeps_the_end_away():
@@ -263,14 +286,26 @@ def test_a_small_vocabulary_gives_what_it_has():
     assert len(drawn.logprob.top) == 5
 
 
-def test_many_requests_do_not_pile_up():
-    """What the sampler remembers of requests is bounded."""
+class Bias(dict):
+    """A mapping that can be watched."""
+
+
+def test_a_finished_request_is_let_go():
+    """The next step's draws release what the sampler knew of requests that are not among them."""
     logits = rand(1)
     sampler = Sampler(VOCAB, {2})
-    for seed in range(3000):
-        sampler.sample(logits, [draw(logits, SamplingParams(seed=seed, top_k=2))])
+    running = SamplingParams(seed=1, logit_bias=Bias({1: 1.0}))
+    finished = SamplingParams(seed=2, logit_bias=Bias({1: 1.0}))
+    watched = weakref.ref(finished.logit_bias)
+    sampler.sample(logits, [draw(logits, running), draw(logits, finished)])
+    plan = sampler._plans[id(running)]
+    assert len(sampler._plans) == 2
+    del finished
+    sampler.sample(logits, [draw(logits, running)])
 
-    assert len(sampler._plans) <= 1024
+    assert watched() is None
+    assert list(sampler._plans.values()) == [plan]
+    assert sampler._plans[id(running)][1] is plan[1]
 
 
 def test_a_wrong_shape_is_named():

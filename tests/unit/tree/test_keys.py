@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from radixcache.errors import InvalidRequestError
-from radixcache.tree.keys import common_len, edge_tag, pack
+from radixcache.tree.keys import checked_count, common_len, edge_tag, pack, pack_block_ids
 
 
 @pytest.mark.parametrize(
@@ -92,3 +92,34 @@ def test_only_public_has_no_tag():
 
     assert tags[0] == b""
     assert len(set(tags)) == len(tags)
+
+
+@pytest.mark.parametrize(
+    ("ids", "named"),
+    [
+        ([1, -1], "block_ids: got -1"),
+        ([-(2**31), 5], "block_ids: got -2147483648"),
+        ([7, 7], r"block_ids: got \[7, 7\], allowed: each id once"),
+        ([7], r"len\(block_ids\): got 1"),
+    ],
+)
+def test_block_ids_are_distinct_and_not_negative(ids, named):
+    """A block has one place in a pool and in a sequence; what is left over is not looked at."""
+    with pytest.raises(InvalidRequestError, match=named):
+        pack_block_ids(ids, 2)
+
+    assert pack_block_ids([0, 2**31 - 1, -1, 0], 2).cast("i").tolist() == [0, 2**31 - 1]
+
+
+@pytest.mark.parametrize("value", [0, 3, np.int64(3), True])
+def test_a_count_is_a_plain_int(value):
+    """Whole numbers of any kind come out as int."""
+    assert type(checked_count(value, "num_blocks")) in (int, bool)
+    assert checked_count(value, "num_blocks") == value
+
+
+@pytest.mark.parametrize("value", [1.5, 2.0, np.float32(1), "1", None, -1, np.int32(-3)], ids=repr)
+def test_what_is_no_count_is_refused_by_name(value):
+    """Floats are no counts, whole or not; neither is what lies below 0."""
+    with pytest.raises(InvalidRequestError, match=r"num_blocks: got .* allowed: .*0 or more"):
+        checked_count(value, "num_blocks")

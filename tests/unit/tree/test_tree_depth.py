@@ -135,6 +135,24 @@ def test_chunks_of_one_token_on_a_long_prompt():
     run_shallow(work)
 
 
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_a_flushed_chain_of_locks_ends_without_recursion(newest_first):
+    """Case 45: flush 2,000 locked nodes, one below the other, then unlock them either way round."""
+
+    def work():
+        tree = RadixTree(1)
+        locks = chain(tree, 2_000)
+        assert len(tree.flush()) == 0
+        tree.check()
+        locks.sort(key=lambda lock: lock.num_tokens, reverse=newest_first)
+        freed = [block for lock in locks for block in tree.unlock(lock)]
+        assert sorted(freed) == list(range(2_000))
+        tree.check()
+        assert (tree.num_nodes, tree.num_blocks, tree.num_locks) == (0, 0, 0)
+
+    run_shallow(work)
+
+
 @pytest.mark.parametrize(
     "operation", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda operation: operation.__name__
 )
