@@ -248,3 +248,28 @@ def test_a_loop_that_dies_refuses_instead_of_hanging():
     finally:
         threading.excepthook = hook
     engine.close()
+
+
+def test_an_abort_takes_effect_with_the_step_in_flight():
+    """115: after an abort only the step under way still has the request; then its blocks are free."""
+    engine = content_engine()
+    worker = engine._loop._worker
+    reached, go = threading.Event(), threading.Event()
+
+    def pause(batch):
+        reached.set()
+        go.wait(60)
+
+    worker.before_step = pause
+    caller = Caller(engine, "a", [1, 2, 3], max_tokens=1000)
+
+    assert reached.wait(60)
+    engine.abort("a")
+    steps_before = len(worker.batches)
+    go.set()
+    caller.wait()
+
+    assert isinstance(caller.terminals[0].error, RequestAbortedError)
+    assert len(worker.batches) - steps_before == 1
+    assert engine.stats().blocks_leased == 0
+    engine.close()
