@@ -251,7 +251,7 @@ def test_a_loop_that_dies_refuses_instead_of_hanging():
 
 
 def test_an_abort_takes_effect_with_the_step_in_flight():
-    """115: after an abort only the step under way still has the request; then its blocks are free."""
+    """115: after an abort only the step under way still runs the request; then it is free."""
     engine = content_engine()
     worker = engine._loop._worker
     reached, go = threading.Event(), threading.Event()
