@@ -50,13 +50,15 @@ def _stream_json(client: Client, request: dict[str, Any]) -> None:
 
 
 def _stream_text(client: Client, request: dict[str, Any]) -> None:
+    started = False
     with client.stream(**request) as stream:
         try:
             for delta in stream:
+                started = True
                 print(delta.text, end="", flush=True)
         finally:
-            # An error's line must not continue the text.
-            print(flush=True)
+            if started:  # the line of an error must not continue the text
+                print(flush=True)
         note(describe_usage(stream.answer().usage))
 
 
