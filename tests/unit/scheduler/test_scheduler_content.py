@@ -52,9 +52,10 @@ def test_prompt_of_whole_blocks_keeps_one_fresh_token():
         assert whole.terminal.usage.cached_tokens <= len(prompt) + 7
 
 
-def test_a_wave_computes_its_common_prefix_once():
+@pytest.mark.parametrize("budget", [64, 8192])
+def test_a_wave_computes_its_common_prefix_once(budget):
     """S7, rule 11: 32 requests over one uncached prefix compute it once, not 32 times."""
-    loop = ContentLoop(kv_tokens=8192, block_size=4, max_batch_tokens=64)
+    loop = ContentLoop(kv_tokens=8192, block_size=4, max_batch_tokens=budget)
     shared = prompt_of(150)
     wave = [loop.add(shared + prompt_of(10, seed=i + 1)) for i in range(32)]
     loop.run()
@@ -65,9 +66,10 @@ def test_a_wave_computes_its_common_prefix_once():
     loop.assert_nothing_leaked()
 
 
-def test_followers_wait_for_the_whole_common_prefix_at_every_level():
+@pytest.mark.parametrize("budget", [96, 16384])
+def test_followers_wait_for_the_whole_common_prefix_at_every_level(budget):
     """Rule 11: a tree of prompts (system, document, question) computes each edge once."""
-    loop = ContentLoop(kv_tokens=16384, block_size=4, max_batch_tokens=96)
+    loop = ContentLoop(kv_tokens=16384, block_size=4, max_batch_tokens=budget)
     prompts = [
         prompt_of(40, seed=s) + prompt_of(60, seed=10 + s * 4 + d) + prompt_of(6, seed=100 + q)
         for s in range(3)
@@ -106,7 +108,7 @@ def test_next_follower_leads_when_the_leader_ends(end):
 
 def test_a_wave_shares_even_when_it_is_overdue():
     """Rule 11: whoever waits too long goes first, but computes nothing that another computes."""
-    loop = ContentLoop(kv_tokens=8192, block_size=4, max_batch_tokens=64, max_wait_s=0.0)
+    loop = ContentLoop(kv_tokens=8192, block_size=4, max_batch_tokens=8192, max_wait_s=0.0)
     shared = prompt_of(150)
     wave = [loop.add(shared + prompt_of(10, seed=i + 1)) for i in range(32)]
     loop.clock.now = 100.0
