@@ -1,16 +1,23 @@
 """Runs the tests on a copy of the library with one seeded fault at a time.
 
-Exit status 1 if a fault goes unnoticed, if one no longer applies, or if the tests fail without any.
+Each run is a fork of this process, which has imported what all of them need; the library itself is
+imported only there. Exit status 1 if a fault goes unnoticed, if one no longer applies, or if the
+tests fail without any.
 """
 
 import argparse
 import os
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
+import time
+import traceback
 from pathlib import Path
+
+import hypothesis.stateful
+import numpy as np
+import pytest
+import sortedcontainers
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -20,27 +27,27 @@ from tests.faults.fault import Fault, StaleFaultError  # noqa: E402
 from tests.faults.table import DOCS, table_of  # noqa: E402
 
 # Cheap tests first: most faults are found within a second.
+_LAST = ["tests/unit/tree/test_tree_depth.py"]
+_UNIT = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/unit/tree").glob("test_*.py"))
 TESTS = [
-    "tests/unit/tree/test_keys.py",
-    *(
-        f"tests/unit/tree/test_tree_{part}.py"
-        for part in ("locks", "evict", "match", "misuse", "view", "check")
-    ),
+    *(path for path in _UNIT if path not in _LAST),
     "tests/unit/kv/test_allocator.py",
     "tests/unit/test_lease.py",
     "tests/unit/test_prefix_cache.py",
-    "tests/property/test_tree_machine.py",
     "tests/property/test_cache_machine.py",
+    "tests/property/test_tree_machine.py",
+    *_LAST,
 ]
-TESTS += sorted(
-    str(path.relative_to(ROOT))
-    for path in (ROOT / "tests/unit/tree").glob("test_*.py")
-    if str(path.relative_to(ROOT)) not in TESTS
-)
-_PYTEST = ["-x", "-q", "--tb=no", "-rfE", "-m", "not slow", "--hypothesis-seed=0"]
+_PYTEST = ["-x", "-q", "--tb=no", "-m", "not slow", "--hypothesis-seed=0"]
 _PLUGINS = ["-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin"]
-_NOTICED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
-_MAX_S = 900
+_INI = """[pytest]
+pythonpath = .
+addopts = --strict-markers --strict-config --import-mode=importlib
+filterwarnings = error
+markers = slow
+"""
+_IMPORTED = (hypothesis.stateful, np, sortedcontainers)
+_MAX_S = 1200
 """A fault may make a loop endless; that, too, is noticed."""
 
 
@@ -67,9 +74,9 @@ def main() -> int:
 
 def run_all(folder: Path, faults: list[Fault]) -> dict[str, str] | None:
     """Return which test noticed each fault ("" for none); None if the tests fail by themselves."""
-    for part in ("radixcache", "tests", "pyproject.toml"):
-        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
-        copy(ROOT / part, folder / part)
+    for part in ("radixcache", "tests"):
+        shutil.copytree(ROOT / part, folder / part)
+    (folder / "pytest.ini").write_text(_INI)
     if broken := run_tests(folder):
         print(f"the tests fail without any fault: {broken}")
         return None
@@ -94,25 +101,57 @@ def run_tests(folder: Path) -> str:
     # A file changed twice within a second would be taken for the one compiled before.
     for cache in (folder / "radixcache").rglob("__pycache__"):
         shutil.rmtree(cache)
-    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(folder)}
-    # asyncio_mode stands in pyproject.toml, so its plugin must be there.
-    command = [sys.executable, "-m", "pytest", *_PYTEST, *_PLUGINS, "-p", "pytest_asyncio.plugin"]
+    report = folder / "noticed"
+    report.unlink(missing_ok=True)
+    pid = os.fork()
+    if not pid:
+        _run_forked(folder, report)
+    deadline = time.monotonic() + _MAX_S
+    while not os.waitpid(pid, os.WNOHANG)[0]:
+        if time.monotonic() > deadline:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+            return "does not end"
+        time.sleep(0.02)
+    return report.read_text() if report.exists() else "crashes"
+
+
+def _run_forked(folder: Path, report: Path) -> None:
+    """Run the tests in this process, which ends here."""
     try:
-        run = subprocess.run(
-            [*command, *TESTS],
-            cwd=folder,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=_MAX_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return "does not end"
-    if run.returncode == 0:
-        return ""
-    noticed = _NOTICED.search(run.stdout)
-    return noticed.group(1) if noticed else f"pytest exits with {run.returncode}"
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        os.chdir(folder)
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        sys.path[:] = [str(folder), *(entry for entry in sys.path if entry != str(ROOT))]
+        for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+            del sys.modules[name]
+        watch = _First()
+        status = pytest.main([*_PYTEST, *_PLUGINS, *TESTS], plugins=[watch])
+        used = Path(sys.modules["radixcache"].__file__ or "")
+        if not used.is_relative_to(folder):
+            watch.failed = f"wrong library: {used}"
+        report.write_text(watch.failed or (f"pytest exits with {status}" if status else ""))
+    except BaseException:
+        report.write_text(f"crashes: {traceback.format_exc()}")
+    finally:
+        os._exit(0)
+
+
+class _First:
+    """A pytest plugin that keeps the name of the first test or file that fails."""
+
+    def __init__(self) -> None:
+        self.failed = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
 
 
 if __name__ == "__main__":

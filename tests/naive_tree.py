@@ -235,10 +235,12 @@ class NaiveTree:
 
     def trim(self):
         """Evict what namespaces hold above their limits; returns the ids."""
-        gone = set()
-        for space, (limit, _) in self.quotas.items():
-            if limit is not None:
-                gone |= self.evict(self.num_held(space) - limit, only=space)
+        gone, before = set(), -1
+        while before < len(gone):
+            before = len(gone)
+            for space, (limit, _) in self.quotas.items():
+                if limit is not None:
+                    gone |= self.evict(self.num_held(space) - limit, only=space)
         return gone
 
     def flush(self, kv_key=None, scope=PUBLIC):

@@ -154,6 +154,12 @@ class TreeDriver:
     def _judge(self, gone, num_blocks, **whose):
         """Any order will do, but only tails go, no more than wanted, fewer only if none are left."""
         assert len(gone) <= num_blocks
+        self._drop(gone)
+        if len(gone) < num_blocks:
+            assert not any(self.model.evictable(**whose))
+
+    def _drop(self, gone):
+        """Take evicted blocks out of the model, each when nothing follows it any more."""
         left = set(gone)
         while left:
             tails = [i for i in left if not self.model.blocks[i].children]
@@ -161,8 +167,6 @@ class TreeDriver:
             for block_id in tails:
                 self.model.remove(self.model.blocks[block_id])
             left.difference_update(tails)
-        if len(gone) < num_blocks:
-            assert not any(self.model.evictable(**whose))
 
     def set_quota(self, space, limit, guaranteed):
         """Give a namespace limits."""
@@ -176,19 +180,20 @@ class TreeDriver:
 
     def trim(self):
         """Make namespaces keep their limits."""
-        over = {
-            space: max(0, self.model.num_held(space) - limit)
-            for space, (limit, _) in self.model.quotas.items()
-            if limit is not None
-        }
         gone = self.tree.trim()
         if self.policy in RANKS:
             assert set(gone) == self.model.trim()
             return
-        for space, num_blocks in over.items():
-            own = {i for i in gone if self.model.blocks[i].space == space}
-            self._judge(own, num_blocks, only=space)
-        assert self.model.blocks.keys().isdisjoint(gone)
+        before = {space: self.model.num_held(space) for space in self.model.quotas}
+        touched = {self.model.blocks[block_id].space for block_id in gone}
+        self._drop(set(gone))
+        for space in touched:
+            limit = self.model.quotas[space][0]
+            assert limit is not None
+            assert self.model.num_held(space) >= min(before[space], limit)
+        for space, (limit, _) in self.model.quotas.items():
+            if limit is not None and self.model.num_held(space) > limit:
+                assert not any(self.model.evictable(only=space))
 
     def flush(self, space):
         """Forget everything (None), a kv_key or a scope."""

@@ -48,11 +48,15 @@ def remove_quota(forest: Forest, namespace: Namespace) -> bool:
 def trim_to_quotas(forest: Forest) -> BlockIds:
     """Evict what namespaces hold above their quotas, as far as nothing locks it."""
     freed = BlockIds("i")
-    for account in forest.quotas.values():
-        over = account.num_over_quota
-        if over:
-            cause = f"the namespace's quota of {account.max_blocks} blocks was reached"
-            freed.extend(evict_blocks(forest, over, cause=cause, only=account))
+    num_freed = -1
+    # One namespace's blocks may stand below another's, which can go only after them.
+    while num_freed < len(freed):
+        num_freed = len(freed)
+        for account in forest.quotas.values():
+            over = account.num_over_quota
+            if over:
+                cause = f"the namespace's quota of {account.max_blocks} blocks was reached"
+                freed.extend(evict_blocks(forest, over, cause=cause, only=account))
     return freed
 
 

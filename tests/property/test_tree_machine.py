@@ -14,13 +14,11 @@ from hypothesis.stateful import (
 
 from radixcache.tree.policy import POLICIES
 from radixcache.tree.view import ORDERS
-from radixcache.types import PUBLIC, Namespace
 from tests.naive_tree import RANKS
 from tests.tree_driver import TreeDriver, tokens_of
+from tests.tree_steps import BUSY_SPACES, random_step
 
-SPACES = [Namespace(kv, scope) for kv in ("m", "n") for scope in (PUBLIC, "a", "b")]
-# Most of the traffic meets in one place, or nothing interesting happens.
-spaces = st.sampled_from(SPACES[:3] * 3 + SPACES[3:])
+spaces = st.sampled_from(BUSY_SPACES)
 symbols = st.lists(st.integers(0, 3), max_size=7)
 tails = st.integers(0, 3)
 which = st.integers(0, 99)
@@ -107,49 +105,6 @@ def test_every_operation_in_any_order_agrees_with_the_model(policy, block_size):
 def test_every_order_that_is_exact_is_predicted():
     """The model predicts the five plain policies; what else there is, it judges."""
     assert RANKS.keys() <= POLICIES.keys()
-
-
-def random_step(driver, dice, *, num_symbols=4, max_blocks=8):
-    """One random operation, flushes and quotas rare; keeps the tree small, so often hit."""
-    if len(driver.locks) > 12:
-        driver.unlock(dice.randrange(13))
-    if driver.tree.num_blocks > 80:
-        driver.evict(dice.randrange(20))
-    space = dice.choice(SPACES[:3] * 3 + SPACES[3:])
-    words = [dice.randrange(num_symbols) for _ in range(dice.randrange(max_blocks))]
-    tokens = tokens_of(words, driver.size, dice.randrange(4))
-    choice = dice.random()
-    if choice < 0.25:
-        driver.insert(space, tokens, dice.choice([0, 0, 1, 2]))
-    elif choice < 0.35:
-        driver.match(space, tokens)
-    elif choice < 0.5:
-        driver.lock(space, tokens, priority=dice.choice([0, 0, 1, 2]))
-    elif choice < 0.88 and driver.locks:
-        act = dice.choice(["extend", "extend", "share", "unlock", "unlock", "unlock"])
-        which = dice.randrange(len(driver.locks))
-        args = {"extend": (tokens,), "share": (dice.randrange(9),), "unlock": ()}[act]
-        getattr(driver, act)(which, *args)
-    elif choice < 0.97:
-        driver.evict(dice.randrange(6), dice.choice([None, space]))
-    elif choice < 0.995:
-        rare_step(driver, dice, space)
-    else:
-        driver.flush(dice.choice([None, space, space]))
-
-
-def rare_step(driver, dice, space):
-    """Quotas and pictures."""
-    choice = dice.randrange(4)
-    if choice == 0:
-        guaranteed = dice.randrange(8)
-        driver.set_quota(space, dice.choice([None, guaranteed + dice.randrange(8)]), guaranteed)
-    elif choice == 1:
-        driver.remove_quota(space)
-    elif choice == 2:
-        driver.trim()
-    else:
-        driver.view(dice.choice(sorted(ORDERS)))
 
 
 @pytest.mark.parametrize("block_size", [1, 16])
