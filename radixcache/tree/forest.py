@@ -151,7 +151,8 @@ class Forest:
             above = above.parent
         if above is not None:
             self.settle(self._rejoin(above))
-        self.drop_root(root)
+        if root.children is None:
+            self.drop_root(root)
         return freed
 
     def settle(self, node: Node) -> None:

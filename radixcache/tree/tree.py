@@ -171,8 +171,9 @@ class RadixTree(TreeBase):
             raise LockError(f"{match!r}: nothing was found; lock() guards an empty prefix too")
         end = self._hit(match._node, match._inside)
         forest.lock(end, hit=True, priority=priority)
-        root = forest.roots[end.account.namespace.kv_key]
-        account = forest.account(root, match._scope)
+        account = end.account
+        if account.scope != match._scope:
+            account = forest.account(forest.roots[account.namespace.kv_key], match._scope)
         return self._new_lock(end, account, match.num_tokens, priority)
 
     def share(self, lock: Lock, num_tokens: int | None = None) -> Lock:
