@@ -6,10 +6,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
+from radixcache.errors import EventsLostError
+from radixcache.events import EventLog, Mirror
 from tests.mirror_driver import MirrorCacheDriver, MirrorDriver
 from tests.property import test_cache_machine, test_tree_machine
 from tests.property.test_cache_machine import CacheMachine
 from tests.property.test_tree_machine import SPACES, TreeMachine, spaces
+from tests.tree_driver import TreeDriver
 
 
 class MirrorMachine(TreeMachine):
@@ -106,3 +109,45 @@ def test_mirrors_follow_a_cache_through_random_steps(block_size, num_blocks):
     driver.finish()
     driver.followers.catch_up()
     assert not driver.followers.first.blocks
+
+
+def follow_slowly(driver, log, dice, num_steps):
+    """Read now and then from a short log; a snapshot when it was too long ago. Count both."""
+    mirror, num_snapshots, num_reads = Mirror(), 0, 0
+    for _ in range(num_steps):
+        test_tree_machine.random_step(driver, dice)
+        if dice.random() > 0.1:
+            continue
+        try:
+            events = log.since(mirror.seq)
+            num_reads += 1
+        except EventsLostError:
+            assert mirror.seq + 1 < log.first_seq
+            mirror.load(log.snapshot(driver.tree))
+            events = []
+            num_snapshots += 1
+        for event in events:
+            mirror.apply(event)
+        assert mirror.difference(log.snapshot(driver.tree)) is None
+    return num_snapshots, num_reads
+
+
+@pytest.mark.parametrize("block_size", [1, 16])
+def test_a_slow_reader_of_a_short_log_ends_up_right(block_size):
+    """Case 113: whether the events are still there or only a snapshot, the copy is exact."""
+    driver, dice = TreeDriver(block_size), random.Random(block_size)
+    log = EventLog(max_events=12, max_ids=40 * (block_size + 1))
+    driver.tree.watch(log)
+    num_snapshots, num_reads = follow_slowly(driver, log, dice, 1_500)
+
+    assert min(num_snapshots, num_reads) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block_size", [1, 16])
+def test_a_slow_reader_over_a_hundred_thousand_operations(block_size):
+    """The same for long."""
+    driver, dice = TreeDriver(block_size), random.Random(50 + block_size)
+    log = EventLog(max_events=12, max_ids=40 * (block_size + 1))
+    driver.tree.watch(log)
+    assert min(follow_slowly(driver, log, dice, 100_000)) > 500

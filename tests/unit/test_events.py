@@ -114,6 +114,17 @@ def test_a_split_renames_nothing():
     assert stored[1][0] == stored[0][1][0]
 
 
+def test_a_branch_names_the_last_block_it_follows():
+    """Whoever owns it, and also when the new blocks continue a node in place."""
+    tree, log = watched()
+    put(tree, [1, 2, 3], [10, 20, 30])
+    put(tree, [1, 2, 3, 4], [0, 0, 0, 40])
+    put(tree, [1, 2, 5, 6], [0, 0, 50, 60], TENANT)
+
+    assert told(log, 1) == [("stored", 30, [40], [4]), ("stored", 20, [50, 60], [5, 6])]
+    assert [event.namespace for event in log.since(1)] == [Namespace.of(NS), TENANT]
+
+
 def test_a_flush_of_everything_is_one_event():
     """Case V5: locked or not, all is cleared at once."""
     tree, log = watched()
