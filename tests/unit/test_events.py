@@ -349,10 +349,12 @@ def test_a_closed_reader_is_not_called():
         reader.read()
     closed.close()
     closed.close()
+    assert closed not in log._waiting
     put(tree, [1], [10])
     put(tree, [2], [20])
 
     assert calls == [1]
+    assert [reader.failure for reader in readers] == [None, None]
     assert [len(reader.read()) for reader in readers] == [2, 2]
 
 

@@ -173,6 +173,20 @@ def test_a_tenant_sees_its_own_and_public_blocks():
     assert mirror.match("n", [1]) == mirror.match(NS, []) == Mirror().match(NS, [1]) == []
 
 
+def test_of_equally_long_private_branches_the_trees_is_named():
+    """One leaves the PUBLIC path at the root, one a block later: both say the later one."""
+    tree, log = RadixTree(1), EventLog()
+    tree.watch(log)
+    put(tree, [1, 2, 3], [10, 20, 30], TENANT)
+    put(tree, [1], [40])
+    lock = tree.lock([1], namespace=TENANT)
+    tree.extend(lock, [2, 3], [50, 60])
+    mirror = mirror_of(*log.since(0))
+
+    assert tree.match([1, 2, 3], namespace=TENANT).block_ids.tolist() == [40, 50, 60]
+    assert mirror.match(TENANT, [1, 2, 3]) == [40, 50, 60]
+
+
 def test_wrong_tokens_are_refused():
     """As the tree refuses them."""
     with pytest.raises(InvalidRequestError, match="tokens"):
