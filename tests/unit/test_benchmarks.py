@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import report
 from benchmarks.trace import replay
-from benchmarks.tree import curves, run
+from benchmarks.tree import curves, match_floor, run
 from benchmarks.tree.radixcache_tree import RadixcacheTree
 
 BENCH = report.SHARED / "bench" / "tree" / "bench_tree.py"
@@ -116,6 +116,19 @@ def test_curves_measure_every_operation(tmp_path, capsys):
     assert {"match 128 tokens", "lock + unlock", "extend by a block"} <= set(small["us"])
     assert set(large["us"]) - set(small["us"]) == {"evict 100 leaves in one call"}
     assert "growth" in capsys.readouterr().out
+
+
+def test_match_floor_measures_what_it_says(tmp_path, capsys):
+    """The path has its nodes, each with a sibling, and every row has a figure."""
+    tokens = array("i", range(3200))
+    assert match_floor.tree_of(tokens, 16, 200).num_nodes == 200 + 199 + 1
+    assert match_floor.tree_of(tokens, 16, 1).num_nodes == 1
+
+    match_floor.main(["--tokens", "3200", "--out", str(tmp_path)])
+    for run_of_size in saved(tmp_path, "tree-match")["results"]:
+        assert len(run_of_size["us"]) == 4
+        assert run_of_size["us"]["match, 200 nodes"] > run_of_size["us"]["match, 1 node"] > 0
+    assert "plain comparison" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("page", [1, 16])
