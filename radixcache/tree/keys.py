@@ -61,10 +61,10 @@ def pack(ids: Iterable[int], field: str) -> memoryview:
     """
     # array(), memoryview() and tolist() each have their own way of refusing a bad value.
     try:
-        if isinstance(ids, (list, tuple)):
-            ids = array("i", ids)
         if isinstance(ids, array) and ids.typecode == "i":
             return memoryview(ids).cast("B")
+        if isinstance(ids, (list, tuple)):
+            return memoryview(array("i", ids)).cast("B")
         return _view(ids)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequestError(field, ids, _ALLOWED) from error
