@@ -44,11 +44,11 @@ class RadixcacheTree:
     def match(self, key: Any) -> tuple[int, Any]:
         """Return the matched tokens and a handle to read and lock them by."""
         found = self._tree.match(key, namespace=SPACE)
-        return found.num_tokens, (key, found)
+        return found.num_tokens, found
 
     def indices(self, handle: Any, n: int) -> Any:
         """Return the slots of the matched tokens."""
-        ids = handle[1].block_ids
+        ids = handle.block_ids
         if self._page == 1:
             return ids
         if n > len(self._within):
@@ -61,11 +61,11 @@ class RadixcacheTree:
     def insert(self, key: Any, values: Any) -> tuple[int, Any]:
         """Insert; return the tokens that were present and a handle to lock the path by."""
         done = self._tree.insert(key, values, namespace=SPACE)
-        return done.num_present, (key, done)
+        return done.num_present, done
 
     def lock(self, handle: Any) -> Any:
         """Lock the path of a handle."""
-        return self._tree.lock(handle[0], namespace=SPACE)
+        return self._tree.lock_match(handle)
 
     def unlock(self, lock: Any) -> None:
         """End a lock."""
