@@ -44,20 +44,26 @@ class Trace:
     def __init__(self, path: Path, num_requests: int | None = None) -> None:
         with path.open(encoding="utf-8") as lines:
             records = [json.loads(line) for line in lines]
-        self.requests: list[list[int]] = [record["hash_ids"] for record in records[:num_requests]]
-        distinct = sorted({one for request in self.requests for one in request})
+        self.requests: list[tuple[float, list[int]]] = [  # seconds since the start, hash ids
+            (record["timestamp"] / 1000, record["hash_ids"]) for record in records[:num_requests]
+        ]
+        distinct = sorted({one for _, ids in self.requests for one in ids})
         self._place = {one: place for place, one in enumerate(distinct)}
         self._tokens = _tokens_of(np.array(distinct, np.int64))
         self.num_distinct = len(distinct)
-        self.num_spans = sum(map(len, self.requests))
+        self.num_spans = sum(len(ids) for _, ids in self.requests)
 
-    def sequences(self) -> "Iterator[array[int]]":
-        """Yield each request's tokens and one fresh token."""
+    def capacity(self, percent: float) -> int:
+        """Return a share of the distinct blocks as a number of them."""
+        return max(1, int(self.num_distinct * percent / 100))
+
+    def sequences(self) -> "Iterator[tuple[float, array[int]]]":
+        """Yield each request's time, and its tokens with a fresh one at the end."""
         place, tokens = self._place, self._tokens
-        for request in self.requests:
-            sequence = array("i", tokens[[place[one] for one in request]].tobytes())
+        for seconds, ids in self.requests:
+            sequence = array("i", tokens[[place[one] for one in ids]].tobytes())
             sequence.append(VOCABULARY)
-            yield sequence
+            yield seconds, sequence
 
 
 def _tokens_of(ids: "np.ndarray[Any, np.dtype[np.int64]]") -> "np.ndarray[Any, np.dtype[np.int32]]":
@@ -74,13 +80,16 @@ def _tokens_of(ids: "np.ndarray[Any, np.dtype[np.int64]]") -> "np.ndarray[Any, n
 
 def replay(trace: Trace, percent: float, block_size: int, policy: str) -> dict[str, Any]:
     """Send the whole trace through one cache; return hits, times and what it counted."""
-    capacity = round(trace.num_distinct * percent / 100) * SPAN // block_size
-    cache = PrefixCache(capacity + RESERVED_BLOCKS, block_size=block_size, policy=policy)
+    capacity = trace.capacity(percent) * SPAN // block_size
+    seconds = 0.0
+    cache = PrefixCache(
+        capacity + RESERVED_BLOCKS, block_size=block_size, policy=policy, clock=lambda: seconds
+    )
     gc.collect()
     hits = refused = 0
     spent = making = 0.0
     now = time.process_time()
-    for tokens in trace.sequences():
+    for seconds, tokens in trace.sequences():  # noqa: B007  the cache's clock reads them
         before, now = now, time.process_time()
         making += now - before
         length = len(tokens) - 1
@@ -120,16 +129,16 @@ def simulated(trace: Trace, percents: Sequence[float]) -> dict[str, dict[float, 
         simulate = importlib.import_module("benchmarks.trace.simulate")
     except ModuleNotFoundError:
         return {}
-    found: dict[str, dict[float, float]] = {}
-    for name in ("leaf_lru", "optimum"):
-        run = getattr(simulate, name)
-        found[name] = {
-            percent: round(
-                run(trace.requests, round(trace.num_distinct * percent / 100)) / trace.num_spans, 4
-            )
+    return {
+        name: {
+            percent: round(run(trace.requests, trace.capacity(percent)) / trace.num_spans, 4)
             for percent in percents
         }
-    return found
+        for name, run in (
+            ("leaf LRU", simulate.leaf_lru),
+            ("offline optimum", simulate.offline_optimum),
+        )
+    }
 
 
 def report(

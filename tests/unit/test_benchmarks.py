@@ -48,7 +48,10 @@ def made_up_requests(num_requests):
 def trace_file(tmp_path):
     """A trace of 150 requests in the format of the real one."""
     path = tmp_path / "trace.jsonl"
-    lines = [json.dumps({"hash_ids": ids}) for ids in made_up_requests(150)]
+    records = [
+        {"timestamp": 50 * n, "hash_ids": ids} for n, ids in enumerate(made_up_requests(150))
+    ]
+    lines = [json.dumps(record) for record in records]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
@@ -68,7 +71,7 @@ def test_replay_hits_exactly_what_leaf_lru_hits(trace_file, tmp_path, block_size
     trace = replay.Trace(trace_file)
     results = saved(tmp_path, f"trace-replay-{block_size}")["results"]
     expected = [
-        leaf_lru_hits(trace.requests, round(trace.num_distinct * run["percent"] / 100))
+        leaf_lru_hits([ids for _, ids in trace.requests], trace.capacity(run["percent"]))
         for run in results
     ]
     assert [run["hits"] for run in results] == expected
@@ -80,7 +83,7 @@ def test_replay_hits_exactly_what_leaf_lru_hits(trace_file, tmp_path, block_size
 def test_replay_counts_a_request_larger_than_the_pool(trace_file, tmp_path):
     """A request that can never fit is counted as refused, and nothing of it stays behind."""
     trace = replay.Trace(trace_file)
-    longest = max(map(len, trace.requests))
+    longest = max(len(ids) for _, ids in trace.requests)
     percent = 100 * (longest - 1) / trace.num_distinct
 
     assert replay.replay(trace, percent, 16, "lru")["refused"] > 0
@@ -101,7 +104,7 @@ def test_tokens_of_a_hash_id_are_its_own(trace_file):
     again = replay.Trace(trace_file)
     firsts = {bytes(row[:16]) for row in trace._tokens}
 
-    assert [list(one) for one in trace.sequences()] == [list(one) for one in again.sequences()]
+    assert list(trace.sequences()) == list(again.sequences())
     assert len(firsts) == trace.num_distinct
     assert trace._tokens.min() >= 0
     assert trace._tokens.max() < replay.VOCABULARY
