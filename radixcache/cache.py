@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from radixcache.errors import CacheCorruptionError, InvalidRequestError
+from radixcache.events import EventLog, Snapshot
 from radixcache.kv.allocator import BlockAllocator
 from radixcache.kv.capacity import blocks_for, pool_capacity_tokens, usable_blocks
 from radixcache.lease import BlockStore, Lease, Ledger
@@ -38,6 +39,7 @@ class PrefixCache:
         store: learns of copies and of freed blocks; None where nothing is stored.
         policy: which unlocked leaf is evicted first.
         clock: seconds, for :meth:`view`.
+        events: a log of its own, to be told of every change of what can be found; None: nobody is.
     """
 
     def __init__(
@@ -48,8 +50,11 @@ class PrefixCache:
         store: BlockStore | None = None,
         policy: str | PolicyFactory = "lru",
         clock: Clock = time.monotonic,
+        events: EventLog | None = None,
     ) -> None:
         self._tree = RadixTree(block_size, policy=policy, clock=clock)
+        self._tree.watch(events)
+        self._events = events
         self._allocator = BlockAllocator(num_blocks)
         self._ledger = Ledger(self._tree, self._allocator, store)
 
@@ -200,6 +205,22 @@ class PrefixCache:
     def view(self, max_nodes: int, *, order: str = "tokens") -> TreeView:
         """Return at most ``max_nodes`` nodes of the tree (see ``RadixTree.view``)."""
         return self._tree.view(max_nodes, order=order)
+
+    def snapshot(self) -> Snapshot:
+        """Return all that can be found, and as of which event. Cost: a copy of the whole tree.
+
+        Raises:
+            InvalidRequestError: the cache has no event log.
+        """
+        if self._events is None:
+            allowed = "an EventLog, given to PrefixCache(events=...)"
+            raise InvalidRequestError("events", None, allowed)
+        return self._events.snapshot(self._tree)
+
+    @property
+    def events(self) -> EventLog | None:
+        """The log given at the start, if any."""
+        return self._events
 
     @property
     def counters(self) -> CacheCounters:

@@ -7,7 +7,7 @@ from radixcache.errors import InvalidRequestError
 from radixcache.tree.check import check_forest
 from radixcache.tree.forest import Forest
 from radixcache.tree.handles import BlockIds, Lock
-from radixcache.tree.keys import checked_count
+from radixcache.tree.keys import ID_BYTES, checked_count
 from radixcache.tree.node import Node, gather
 from radixcache.tree.policy import PolicyFactory, policy_factory
 from radixcache.tree.quota import remove_quota, set_quota, trim_to_quotas
@@ -36,6 +36,23 @@ class TreeBase:
     def watch(self, watcher: TreeWatcher | None) -> None:
         """Tell ``watcher`` of every later change of what can be found; None: nobody."""
         self._forest.watcher = watcher
+
+    def replay(self, watcher: TreeWatcher) -> None:
+        """Tell ``watcher`` of all that can be found now, as if it had just been stored.
+
+        Parents come before what follows them; the private blocks of every scope are included,
+        flushed ones never. Pure. Cost: the whole tree.
+        """
+        stack: list[Node] = [*self._forest.roots.values()]
+        while stack:
+            node = stack.pop()
+            if node.parent is not None:
+                # Copies: a view that a watcher kept would forbid the node to grow.
+                key, ids = memoryview(bytes(node.key)), memoryview(bytes(node.ids))
+                parent = node.parent.ids[-ID_BYTES:]
+                watcher.stored(node.account.namespace, parent, key, ids)
+            if node.children is not None:
+                stack.extend(node.children.values())
 
     # -- quotas ------------------------------------------------------------------------------
 
