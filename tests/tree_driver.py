@@ -86,6 +86,20 @@ class TreeDriver:
         held = self.model.lock(end, space.kv_key, space.scope, priority=priority)
         self.locks.append((lock, held))
 
+    def lock_match(self, space: Namespace, tokens, priority=0):
+        """Lock what a look-up has found, without finding it again."""
+        found = self.tree.match(tokens, namespace=space)
+        if found._node is None:
+            return
+        lock = self.tree.lock_match(found, priority=priority)
+        root = self.model.root(space.kv_key)
+        whole = self.model.whole(tokens)
+        end = self._find(root, whole, space.scope, lock.num_tokens, lock.block_ids)
+        assert (lock.num_tokens, lock.namespace) == (found.num_tokens, space)
+        self.model.touch(end, priority)
+        held = self.model.lock(end, space.kv_key, space.scope, priority=priority)
+        self.locks.append((lock, held))
+
     def share(self, which, blocks):
         """Lock part of a locked path again."""
         lock, held = self.locks[which % len(self.locks)]

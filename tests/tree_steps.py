@@ -24,7 +24,8 @@ def random_step(driver, dice, *, num_symbols=4, max_blocks=8):
     elif choice < 0.35:
         driver.match(space, tokens)
     elif choice < 0.5:
-        driver.lock(space, tokens, priority=dice.choice([0, 0, 1, 2]))
+        find = driver.lock_match if dice.random() < 0.2 else driver.lock
+        find(space, tokens, priority=dice.choice([0, 0, 1, 2]))
     elif choice < 0.88 and driver.locks:
         act = dice.choice(["extend", "extend", "share", "unlock", "unlock", "unlock"])
         which = dice.randrange(len(driver.locks))

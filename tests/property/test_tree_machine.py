@@ -28,7 +28,7 @@ priorities = st.sampled_from([0, 0, 0, 1, 2])
 class TreeMachine(RuleBasedStateMachine):
     """Every public operation, in any order."""
 
-    def __init__(self, block_size, policy):
+    def __init__(self, block_size=1, policy="lru"):
         super().__init__()
         self.driver = TreeDriver(block_size, policy)
 
@@ -47,6 +47,10 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(space=spaces, words=symbols, limit=st.none() | st.integers(0, 40), priority=priorities)
     def lock(self, space, words, limit, priority):
         self.driver.lock(space, self.tokens(words), limit, priority)
+
+    @rule(space=spaces, words=symbols, priority=priorities)
+    def lock_match(self, space, words, priority):
+        self.driver.lock_match(space, self.tokens(words), priority)
 
     @precondition(lambda self: self.driver.locks)
     @rule(lock=which, words=symbols, tail=tails)
