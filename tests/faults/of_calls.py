@@ -24,8 +24,8 @@ _TREE = (
     ),
     _tree(
         name="insert-does-not-settle",
-        old="        forest.settle(end)\n        return Inserted(",
-        new="        return Inserted(",
+        old="        forest.settle(end)\n        num_tokens, present",
+        new="        num_tokens, present",
         breaks="what was inserted can never be evicted",
     ),
     _tree(
@@ -42,8 +42,8 @@ _TREE = (
     ),
     _tree(
         name="insert-reports-bytes",
-        old="return Inserted(place.depth // ID_BYTES,",
-        new="return Inserted(place.depth,",
+        old="present = len(view) // ID_BYTES, place.depth // ID_BYTES",
+        new="present = len(view) // ID_BYTES, place.depth",
         breaks="an insert reports four times what was present",
     ),
     _tree(
@@ -159,6 +159,24 @@ _TREE = (
         old="node.account.policy.hit(node, inside // self._forest.unit)",
         new="node.account.policy.hit(node, node.num_blocks)",
         breaks="a policy takes a hit on the front of a node for one on all of it",
+    ),
+    _tree(
+        name="lock-match-of-anybody",
+        old="        if account.scope != match._scope:\n",
+        new="        if account is None:\n",
+        breaks="a tenant that locks a PUBLIC match publishes to everybody",
+    ),
+    _tree(
+        name="lock-match-though-stale",
+        old="        match._require_current()\n",
+        new="",
+        breaks="a match is locked whose blocks have moved",
+    ),
+    _tree(
+        name="lock-match-anywhere",
+        old="        if match._forest is not forest:\n",
+        new="        if match is None:\n",
+        breaks="a match of another tree is locked",
     ),
     _tree(
         name="match-of-anybody",
@@ -300,6 +318,18 @@ _CACHE = (
         old='self._move(block_ids, _LEASED, _FREE, "free")',
         new='self._move(block_ids, self._states[block_ids[0]], _FREE, "free")',
         breaks="a block that the tree owns can be freed by a lease",
+    ),
+    _allocator(
+        name="many-moved-blindly",
+        old="if np.count_nonzero(self._view[ids] == before) < len(ids):",
+        new="if not len(ids):",
+        breaks="of many blocks, those in the wrong state are moved all the same",
+    ),
+    _allocator(
+        name="many-named-twice",
+        old="if not rising and len(np.unique(ids)) < len(ids):",
+        new="if rising and len(np.unique(ids)) < len(ids):",
+        breaks="of many blocks, one that is named twice is freed twice",
     ),
     _allocator(
         name="refusal-half-done",

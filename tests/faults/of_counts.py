@@ -54,14 +54,15 @@ _SIZES = (
     ),
     _sizes(
         name="settle-one-step",
-        old="            self._owe_quietly(parent, owed)\n",
-        new="",
+        old="                if owed and parent.parent is not None:\n",
+        new="                if owed and parent.parent is None:\n",
         breaks="a change is reported to the parent, and no further",
     ),
     _sizes(
         name="debts-unbounded",
-        old="        if len(self._debtors) > _MAX_DEBTORS:\n",
-        new="        if not self._debtors:\n",
+        old="        self._debtors[node] = None\n        if len(self._debtors) > _MAX_DEBTORS:\n"
+        "            self.settle(_MAX_DEBTORS // 2)\n\n    def shrink",
+        new="        self._debtors[node] = None\n\n    def shrink",
         breaks="the list of debtors grows with the tree",
     ),
     _sizes(

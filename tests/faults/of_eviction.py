@@ -295,6 +295,30 @@ _ORDERS = (
         breaks="the leaf that should go last goes first",
     ),
     _policy(
+        name="unsorted-leaves-uncounted",
+        old="return len(self._entries) + len(self._unsorted)",
+        new="return len(self._entries)",
+        breaks="a policy does not say how many leaves it holds",
+    ),
+    _policy(
+        name="unsorted-leaves-stay",
+        old="            del self._unsorted[leaf]\n",
+        new="            pass\n",
+        breaks="a leaf in use comes into the order of eviction later",
+    ),
+    _policy(
+        name="sorted-twice",
+        old="        self._unsorted.clear()\n",
+        new="",
+        breaks="a leaf is put into order again each time somebody asks",
+    ),
+    _policy(
+        name="victim-of-the-sorted",
+        old="        self._sort()\n        if not self._entries:\n",
+        new="        if not self._entries:\n",
+        breaks="what became evictable since the last eviction does not go",
+    ),
+    _policy(
         name="lru-by-birth",
         old="        return leaf.last_access\n",
         new="        return leaf.created\n",

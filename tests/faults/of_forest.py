@@ -21,21 +21,20 @@ _LOCKS = (
     ),
     _forest(
         name="touch-lowers-priority",
-        old="\n            node.priority = max(node.priority, priority)\n",
-        new="\n            node.priority = priority\n",
+        old="node.priority = max(node.priority, priority)",
+        new="node.priority = priority",
         breaks="an insert of low priority takes a high one away from the path",
     ),
     _forest(
         name="touch-forgets-hits",
-        old="\n            node.num_hits += 1\n            node.priority",
-        new="\n            node.priority",
+        old="\n            node.num_hits += 1\n            node = node.parent\n",
+        new="\n            node = node.parent\n",
         breaks="an insert that finds a prefix does not count as its hit",
     ),
     _forest(
         name="touch-only-the-end",
-        old="node.priority = max(node.priority, priority)\n            node = node.parent\n\n"
-        "    def lock(",
-        new="node.priority = max(node.priority, priority)\n            break\n\n    def lock(",
+        old="\n            node.num_hits += 1\n            node = node.parent\n",
+        new="\n            node.num_hits += 1\n            break\n",
         breaks="the path above the end of an insert stays old and cold",
     ),
     _forest(
@@ -58,8 +57,8 @@ _LOCKS = (
     ),
     _forest(
         name="lock-forgets-priority",
-        old="                node.priority = max(node.priority, priority)\n",
-        new="",
+        old="            _raise_priority(end, stop, priority)\n",
+        new="            pass\n",
         breaks="what a request of high priority locks keeps a low one",
     ),
     _forest(
@@ -70,20 +69,24 @@ _LOCKS = (
     ),
     _forest(
         name="lock-counts-blocks-twice",
-        old="            if not node.lock_count:\n                self.count_locked(node, len(",
-        new="            if True:\n                self.count_locked(node, len(",
+        old="            if not node.lock_count:\n                num_blocks = len(node.ids) // ID_BYTES\n"
+        "                self.num_locked_blocks += num_blocks",
+        new="            if True:\n                num_blocks = len(node.ids) // ID_BYTES\n"
+        "                self.num_locked_blocks += num_blocks",
         breaks="blocks under two locks count as two locked blocks",
     ),
     _forest(
         name="detached-blocks-on-the-account",
-        old="        if not node.detached:\n            node.account.num_locked_blocks",
-        new="        if True:\n            node.account.num_locked_blocks",
+        old="if not node.detached:\n                    node.account.num_locked_blocks -= num_blocks",
+        new="if True:\n                    node.account.num_locked_blocks -= num_blocks",
         breaks="flushed blocks stay on the account of their namespace",
     ),
     _forest(
         name="unlock-keeps-counting",
-        old="            if not node.lock_count:\n                self.count_locked(node, -(",
-        new="            if node is end:\n                self.count_locked(node, -(",
+        old="            if not node.lock_count:\n                num_blocks = len(node.ids) // ID_BYTES\n"
+        "                self.num_locked_blocks -= num_blocks",
+        new="            if node is end:\n                num_blocks = len(node.ids) // ID_BYTES\n"
+        "                self.num_locked_blocks -= num_blocks",
         breaks="blocks above the end of a lock count as locked for ever",
     ),
     _forest(
@@ -112,9 +115,15 @@ _LOCKS = (
     ),
     _forest(
         name="unlock-keeps-empty-roots",
-        old="        self.drop_root(root)\n        return freed",
+        old="        if root.children is None:\n            self.drop_root(root)\n        return freed",
         new="        return freed",
         breaks="the root of a namespace that holds nothing stays for ever",
+    ),
+    _forest(
+        name="dropped-roots-keep-matches",
+        old="namespace.kv_key]\n            self.version += 1\n",
+        new="namespace.kv_key]\n",
+        breaks="a match of nothing can be locked on a root that is gone",
     ),
     _forest(
         name="drop-root-under-a-lock",
@@ -382,19 +391,19 @@ _GROWTH = (
     ),
     _forest(
         name="held-growth-uncounted",
-        old="        if held:\n            self.count_locked(end, num_blocks)\n",
-        new="",
+        old="            self.num_locked_blocks += num_blocks\n        if detached:",
+        new="            pass\n        if detached:",
         breaks="what an extension adds does not count as locked",
     ),
     _forest(
         name="growth-off-the-account",
-        old="            end.account.num_blocks += num_blocks\n",
+        old="        account.num_blocks += num_blocks\n",
         new="",
         breaks="new blocks do not count towards their namespace's quota",
     ),
     _forest(
         name="growth-off-the-sizes",
-        old="            self.sizes.grow(end, num_blocks)\n",
+        old="        self.sizes.grow(end, num_blocks)\n",
         new="",
         breaks="new blocks do not count in the size of their subtree",
     ),
