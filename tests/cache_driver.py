@@ -46,21 +46,25 @@ class Sequence:
 class CacheDriver:
     """Engine-like steps on a small pool. Each ends in a state that ``check`` must accept."""
 
-    def __init__(self, num_blocks, block_size):
+    def __init__(self, num_blocks, block_size, policy="lru"):
         self.size = block_size
         self.store = ContentStore(block_size)
-        self.cache = PrefixCache(num_blocks, block_size=block_size, store=self.store)
+        self.cache = PrefixCache(
+            num_blocks, block_size=block_size, store=self.store, policy=policy
+        )
         self.running = []
         self.holds = []  # (hold, tokens, space)
+        self.quotas = set()  # namespaces
 
     def content(self, space, tokens, position):
         """What KV of a position is made of."""
         return (space.kv_key, tuple(tokens[: position + 1]))
 
-    def acquire(self, space, tokens, *, read=True, publish=True):
+    def acquire(self, space, tokens, *, read=True, publish=True, priority=0):
         """Admit a sequence."""
         free = self.cache.num_free_blocks
-        lease = self.cache.acquire(space, tokens, read=read, publish=publish)
+        how = {"read": read, "publish": publish, "priority": priority}
+        lease = self.cache.acquire(space, tokens, **how)
         assert self.cache.num_free_blocks == free
         assert lease.num_cached_tokens % self.size == 0
         assert lease.num_cached_tokens <= (len(tokens) - 1 if read else 0)
@@ -70,12 +74,7 @@ class CacheDriver:
         """Write KV of the next tokens, making room first; a refusal must change nothing."""
         seq = self.running[which % len(self.running)]
         target = min(len(seq.tokens), seq.written + num_tokens)
-        before = (list(seq.lease.block_table), self.cache.num_free_blocks, self.cache.num_nodes)
-        try:
-            seq.lease.extend(target)
-        except OutOfBlocksError:
-            after = (seq.lease.block_table, self.cache.num_free_blocks, self.cache.num_nodes)
-            assert after == before
+        if not self._make_room(seq.space, lambda: seq.lease.extend(target), seq.lease):
             return
         for position in range(seq.written, target):
             block = seq.lease.block_table[position // self.size]
@@ -84,6 +83,42 @@ class CacheDriver:
             content = self.content(seq.space, seq.tokens, position)
             self.store.write(block, position % self.size, content)
         seq.written = target
+
+    def _make_room(self, space, allocate, lease):
+        """Do what allocates; a refusal changes nothing, and no guarantee is broken either way."""
+        table, free = list(lease.block_table), self.cache.num_free_blocks
+        nodes, held = self.cache.num_nodes, self._guaranteed(space)
+        try:
+            allocate()
+        except OutOfBlocksError:
+            assert lease.block_table == table
+            if not self.quotas:
+                assert (self.cache.num_free_blocks, self.cache.num_nodes) == (free, nodes)
+            return False
+        finally:
+            for account, before in held.items():
+                assert account.num_blocks >= min(before, account.guaranteed_blocks)
+        return True
+
+    def _guaranteed(self, asker):
+        """What other namespaces with a quota hold."""
+        quotas = self.cache._tree._forest.quotas.items()
+        return {account: account.num_blocks for space, account in quotas if space != asker}
+
+    def set_quota(self, space, limit, guaranteed):
+        """Give a namespace limits in blocks, if the pool can promise them."""
+        spare = self.cache.num_blocks - 1 - self.cache._tree.num_guaranteed_blocks(besides=space)
+        guaranteed = min(guaranteed, spare)
+        max_tokens = None if limit is None else max(limit, guaranteed) * self.size
+        self.cache.set_quota(
+            space, max_tokens=max_tokens, guaranteed_tokens=guaranteed * self.size
+        )
+        self.quotas.add(space)
+
+    def remove_quota(self, space):
+        """Take them away."""
+        assert self.cache.remove_quota(space) == (space in self.quotas)
+        self.quotas.discard(space)
 
     def commit(self, which):
         """Publish what is written."""
@@ -98,12 +133,12 @@ class CacheDriver:
         """Branch off at the written length or up to ``back`` tokens before it."""
         seq = self.running[which % len(self.running)]
         length = max(0, min(seq.written, seq.lease.num_covered_tokens) - back)
-        before = self.cache.num_free_blocks
-        try:
-            twin = seq.lease.fork(length)
-        except OutOfBlocksError:
-            assert self.cache.num_free_blocks == before
+        twins = []
+        if not self._make_room(
+            seq.space, lambda: twins.append(seq.lease.fork(length)), seq.lease
+        ):
             return
+        twin = twins[0]
         tokens = seq.tokens[:length]
         child = Sequence.__new__(Sequence)
         child.lease, child.tokens, child.space, child.written = twin, tokens, seq.space, length
@@ -115,9 +150,8 @@ class CacheDriver:
         seq = self.running[which % len(self.running)]
         if seq.written < len(seq.tokens):
             return
-        try:
-            seq.lease.extend(seq.written + num_drafts)
-        except OutOfBlocksError:
+        room = seq.written + num_drafts
+        if not self._make_room(seq.space, lambda: seq.lease.extend(room), seq.lease):
             return
         for position in range(seq.written, seq.written + num_drafts):
             block = seq.lease.block_table[position // self.size]
@@ -156,8 +190,14 @@ class CacheDriver:
 
     def evict(self, num_blocks):
         """Evict under pressure from outside."""
-        evictable = self.cache.num_evictable_blocks
-        assert self.cache.evict(num_blocks) == min(num_blocks, evictable)
+        evictable, held = self.cache.num_evictable_blocks, self._guaranteed(None)
+        gone = self.cache.evict(num_blocks)
+        if self.quotas:
+            assert gone <= min(num_blocks, evictable)
+        else:
+            assert gone == min(num_blocks, evictable)
+        for account, before in held.items():
+            assert account.num_blocks >= min(before, account.guaranteed_blocks)
 
     def flush(self, space):
         """Forget; afterwards nothing of the namespace is found."""
@@ -172,6 +212,9 @@ class CacheDriver:
     def check(self):
         """The cache checks out, and everybody reads exactly what belongs to them."""
         self.cache.check()
+        for account in self.cache._tree._forest.quotas.values():
+            # What is above a limit is in use, or stands below what is.
+            assert not account.num_over_quota or account.policy.victim() is None
         for seq in self.running:
             table = seq.lease.block_table
             assert len(set(table)) == len(table)
@@ -198,6 +241,8 @@ class CacheDriver:
             self.release(0)
         while self.holds:
             self.release_hold(0)
+        for space in [*self.quotas]:
+            self.remove_quota(space)
         self.cache.evict(10**9)
         self.cache.check()
         assert self.cache.num_free_blocks == self.cache.num_blocks - 1

@@ -4,8 +4,15 @@ import random
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
+from radixcache.tree.policy import POLICIES
 from radixcache.types import PUBLIC, Namespace
 from tests.cache_driver import CacheDriver
 from tests.tree_driver import tokens_of
@@ -21,10 +28,11 @@ class CacheMachine(RuleBasedStateMachine):
 
     block_size = 1
     num_blocks = 14
+    policy = "lru"
 
     def __init__(self):
         super().__init__()
-        self.driver = CacheDriver(self.num_blocks, self.block_size)
+        self.driver = CacheDriver(self.num_blocks, self.block_size, self.policy)
 
     def tokens(self, prompt):
         """Tokens of a prompt; never none."""
@@ -36,9 +44,11 @@ class CacheMachine(RuleBasedStateMachine):
         prompt=prompts,
         read=st.sampled_from([True, True, True, False]),
         publish=st.sampled_from([True, True, True, False]),
+        priority=st.sampled_from([0, 0, 1]),
     )
-    def acquire(self, space, prompt, read, publish):
-        self.driver.acquire(space, self.tokens(prompt), read=read, publish=publish)
+    def acquire(self, space, prompt, read, publish, priority):
+        how = {"read": read, "publish": publish, "priority": priority}
+        self.driver.acquire(space, self.tokens(prompt), **how)
 
     @precondition(lambda self: self.driver.running)
     @rule(seq=which, blocks=st.integers(1, 4), odd=st.integers(0, 2))
@@ -97,6 +107,14 @@ class CacheMachine(RuleBasedStateMachine):
     def flush(self, space):
         self.driver.flush(space)
 
+    @rule(space=spaces, limit=st.none() | st.integers(0, 6), guaranteed=st.integers(0, 4))
+    def set_quota(self, space, limit, guaranteed):
+        self.driver.set_quota(space, limit, guaranteed)
+
+    @rule(space=spaces)
+    def remove_quota(self, space):
+        self.driver.remove_quota(space)
+
     @invariant()
     def check(self):
         self.driver.check()
@@ -105,30 +123,43 @@ class CacheMachine(RuleBasedStateMachine):
         self.driver.finish()
 
 
-class CacheMachine16(CacheMachine):
-    block_size = 16
-
-
 class CacheMachine64(CacheMachine):
     block_size = 64
     num_blocks = 8
 
 
 TestCache1 = CacheMachine.TestCase
-TestCache16 = CacheMachine16.TestCase
 TestCache64 = CacheMachine64.TestCase
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_leases_in_any_order_under_every_policy(policy):
+    """Cases I1 and L: the pool adds up and every read is right, whichever leaf goes first."""
+
+    class OfPolicy(CacheMachine):
+        block_size = 16
+
+    OfPolicy.policy = policy
+    run_state_machine_as_test(OfPolicy)
+
+
 def random_step(driver, dice):
-    """One engine-like step; sequences mostly run to their end."""
+    """One engine-like step; sequences mostly run to their end, quotas are rare."""
     space = dice.choice(SPACES[:3] * 3 + SPACES[3:])
     words = [dice.randrange(3) for _ in range(dice.randrange(6))]
     tokens = tokens_of(words, driver.size, dice.randrange(4)) or [5]
     if len(driver.holds) > 4:
         driver.release_hold(dice.randrange(5))
     if len(driver.running) < 3 or (len(driver.running) < 7 and dice.random() < 0.1):
-        driver.acquire(space, tokens, read=dice.random() < 0.9, publish=dice.random() < 0.9)
+        how = {"read": dice.random() < 0.9, "publish": dice.random() < 0.9}
+        driver.acquire(space, tokens, **how, priority=dice.choice([0, 0, 1]))
         return
+    if dice.random() < 0.02:
+        limit = dice.choice([None, dice.randrange(8)])
+        if dice.random() < 0.5:
+            driver.set_quota(space, limit, dice.randrange(4))
+        else:
+            driver.remove_quota(space)
     which, chance = dice.randrange(len(driver.running)), dice.random()
     if chance < 0.35:
         driver.compute(which, dice.randrange(1, 3 * driver.size + 1))
@@ -154,10 +185,13 @@ def random_step(driver, dice):
         driver.flush(dice.choice([None, space, space]))
 
 
-@pytest.mark.parametrize(("block_size", "num_blocks"), [(1, 24), (4, 16), (16, 16)])
-def test_random_engine_steps_keep_every_read_right(block_size, num_blocks):
+@pytest.mark.parametrize(
+    ("policy", "block_size", "num_blocks"),
+    [("lru", 1, 24), ("lru", 16, 16), *((policy, 4, 16) for policy in POLICIES)],
+)
+def test_random_engine_steps_keep_every_read_right(policy, block_size, num_blocks):
     """Cases 7 and I1: 1,500 random steps on a short pool; every sequence reads its own tokens."""
-    driver, dice = CacheDriver(num_blocks, block_size), random.Random(block_size)
+    driver, dice = CacheDriver(num_blocks, block_size, policy), random.Random(block_size)
     for _ in range(1_500):
         random_step(driver, dice)
         driver.check()
@@ -169,9 +203,10 @@ def test_random_engine_steps_keep_every_read_right(block_size, num_blocks):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block_size", [1, 16])
-def test_half_a_million_random_engine_steps(block_size):
+@pytest.mark.parametrize("policy", POLICIES)
+def test_half_a_million_random_engine_steps(policy, block_size):
     """The same, half a million times, with a full check every 20 steps."""
-    driver, dice = CacheDriver(20, block_size), random.Random(7 + block_size)
+    driver, dice = CacheDriver(20, block_size, policy), random.Random(7 + block_size)
     for step in range(500_000):
         random_step(driver, dice)
         if step % 20 == 0:

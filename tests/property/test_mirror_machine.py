@@ -3,14 +3,13 @@
 import random
 
 import pytest
-from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from radixcache.errors import EventsLostError
 from radixcache.events import EventLog, Mirror
 from tests.mirror_driver import MirrorCacheDriver, MirrorDriver
 from tests.property import test_cache_machine
-from tests.property.test_cache_machine import CacheMachine, spaces
+from tests.property.test_cache_machine import CacheMachine
 from tests.property.test_tree_machine import TreeMachine
 from tests.tree_driver import TreeDriver
 from tests.tree_steps import random_step
@@ -44,10 +43,6 @@ class MirrorCacheMachine(CacheMachine):
     @rule()
     def join(self):
         self.driver.followers.join()
-
-    @rule(space=spaces, max_blocks=st.integers(0, 6))
-    def set_quota(self, space, max_blocks):
-        self.driver.cache.set_quota(space, max_tokens=max_blocks * self.block_size)
 
 
 class MirrorCacheMachine16(MirrorCacheMachine):
