@@ -49,9 +49,7 @@ class CacheDriver:
     def __init__(self, num_blocks, block_size, policy="lru"):
         self.size = block_size
         self.store = ContentStore(block_size)
-        self.cache = PrefixCache(
-            num_blocks, block_size=block_size, store=self.store, policy=policy
-        )
+        self.cache = PrefixCache(num_blocks, block_size=block_size, store=self.store, policy=policy)
         self.running = []
         self.holds = []  # (hold, tokens, space)
         self.quotas = set()  # namespaces
@@ -110,9 +108,7 @@ class CacheDriver:
         spare = self.cache.num_blocks - 1 - self.cache._tree.num_guaranteed_blocks(besides=space)
         guaranteed = min(guaranteed, spare)
         max_tokens = None if limit is None else max(limit, guaranteed) * self.size
-        self.cache.set_quota(
-            space, max_tokens=max_tokens, guaranteed_tokens=guaranteed * self.size
-        )
+        self.cache.set_quota(space, max_tokens=max_tokens, guaranteed_tokens=guaranteed * self.size)
         self.quotas.add(space)
 
     def remove_quota(self, space):
@@ -134,9 +130,7 @@ class CacheDriver:
         seq = self.running[which % len(self.running)]
         length = max(0, min(seq.written, seq.lease.num_covered_tokens) - back)
         twins = []
-        if not self._make_room(
-            seq.space, lambda: twins.append(seq.lease.fork(length)), seq.lease
-        ):
+        if not self._make_room(seq.space, lambda: twins.append(seq.lease.fork(length)), seq.lease):
             return
         twin = twins[0]
         tokens = seq.tokens[:length]

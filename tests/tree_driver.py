@@ -166,7 +166,7 @@ class TreeDriver:
                 assert self.model.num_held(space) >= min(before[space], guaranteed)
 
     def _judge(self, gone, num_blocks, **whose):
-        """Any order will do, but only tails go, no more than wanted, fewer only if none are left."""
+        """Any order will do, but tails go, no more than wanted, fewer only if none are left."""
         assert len(gone) <= num_blocks
         self._drop(gone)
         if len(gone) < num_blocks:

@@ -199,8 +199,8 @@ _PICTURES = (
     ),
     _check(
         name="check-misses-lock-counts",
-        old="        _require(got == want, \"wrong lock count:",
-        new="        _require(got >= want, \"wrong lock count:",
+        old='        _require(got == want, "wrong lock count:',
+        new='        _require(got >= want, "wrong lock count:',
         breaks="check() does not see a lock that was never given back",
     ),
     _check(

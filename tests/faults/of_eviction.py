@@ -1,4 +1,4 @@
-"""Faults in evict.py, flush.py, account.py, quota.py and policy.py: what goes, and in which order."""
+"""Faults in evict, flush, account, quota and policy: what goes, and in which order."""
 
 from functools import partial
 

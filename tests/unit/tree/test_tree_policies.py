@@ -152,6 +152,16 @@ class TestOrders:
         assert [tree.evict(1)[0] for _ in range(4)] == [4, 2, 1, 3]
 
 
+def test_a_split_makes_nothing_younger():
+    """Case E5: the upper part of an old prefix is as old, under fifo, as the whole was."""
+    tree = RadixTree(1, policy="fifo")
+    put(tree, [1, 2], [1, 2])
+    put(tree, [5], [5])
+    use(tree, [1])
+
+    assert [tree.evict(1)[0] for _ in range(3)] == [2, 1, 5]
+
+
 class TestPriorities:
     def priorities(self, tree):
         """Priority of each node, by its block ids."""
