@@ -219,7 +219,8 @@ _CACHE = (
     ),
     _lease(
         name="commit-keeps-no-quota",
-        old="        ledger.counters.duplicate_blocks += num_duplicates\n        ledger.keep_quotas()",
+        old="        ledger.counters.duplicate_blocks += num_duplicates\n"
+        "        ledger.keep_quotas()",
         new="        ledger.counters.duplicate_blocks += num_duplicates",
         breaks="a namespace grows past its quota until somebody else's lock ends",
     ),
@@ -333,7 +334,8 @@ _CACHE = (
     ),
     _allocator(
         name="refusal-half-done",
-        old="                for moved in block_ids[:done]:\n                    states[moved] = before\n",
+        old="                for moved in block_ids[:done]:\n"
+        "                    states[moved] = before\n",
         new="",
         breaks="a refused free has freed some of the blocks",
     ),

@@ -101,7 +101,7 @@ class TestFinding:
 
 
 def test_what_comes_back_keeps_its_hits():
-    """A prefix used before its eviction is not a newcomer; the next piece's hits are not its own."""
+    """A prefix used before its eviction is no newcomer; the next piece's hits are not its own."""
     tree = RadixTree(1, policy="lfu")
     put(tree, [1, 2, 3, 4], [1, 2, 3, 4])
     for _ in range(3):
