@@ -142,15 +142,16 @@ class TestAgain:
         assert cache.list_pins() == [second]
         assert cache.view(9).nodes[0].num_hits == hits
 
-    def test_it_grows_to_what_is_cached_by_then(self):
+    @pytest.mark.parametrize("block_size", [1, 2])
+    def test_it_grows_to_what_is_cached_by_then(self, block_size):
         """A pin made before the prompt was all there."""
-        cache, _ = made()
+        cache, _ = made(block_size=block_size)
         warm(cache, [1, 2])
-        first = cache.create_pin(NS, [1, 2, 3, 4, 5, 6], ttl_s=60)
-        warm(cache, [1, 2, 3, 4, 5, 6])
-        second = cache.create_pin(NS, [1, 2, 3, 4, 5, 6], ttl_s=60)
+        first = cache.create_pin(NS, [1, 2, 3, 4], ttl_s=60)
+        warm(cache, [1, 2, 3, 4][: 2 + block_size])
+        second = cache.create_pin(NS, [1, 2, 3, 4], ttl_s=60)
 
-        assert (first.num_tokens, second.num_tokens) == (2, 6)
+        assert (first.num_tokens, second.num_tokens) == (2, 2 + block_size)
         assert first.pin_id == second.pin_id
         cache.check()
         assert cache.delete_pin(second.pin_id)
@@ -281,6 +282,7 @@ class TestTime:
         use(cache, [1, 2, 3])
         use(cache, [1, 2, 9, 9, 9])
         use(cache, [1, 2, 3, 4, 5], read=False)
+        use(cache, [1, 2, 3, 4], read=False)
         use(cache, [1, 2, 3, 4], "other")
 
         assert cache.list_pins() == [pin]
@@ -610,3 +612,5 @@ class TestMisuse:
 
         with pytest.raises(CacheCorruptionError, match=fault):
             book.check()
+        with pytest.raises(CacheCorruptionError):
+            cache.check()

@@ -44,6 +44,17 @@ class TestLimit:
         assert cache.counters.evicted_blocks == 1
         cache.check()
 
+    def test_a_running_sequence_pushes_out_what_is_not_locked(self):
+        """At its commit, not only when it ends."""
+        cache = PrefixCache(65, block_size=1)
+        warm(cache, [1, 1, 1], A)
+        cache.set_quota(A, max_tokens=4)
+        lease = serve(cache, [2, 2, 2], A)
+
+        assert (held(cache, A, [1, 1, 1]), held(cache, A, [2, 2, 2])) == (1, 3)
+        lease.release()
+        cache.check()
+
     def test_only_locked_blocks_exceed_it_and_go_when_unlocked(self):
         """A running sequence keeps what it has published; its end brings the namespace down."""
         cache = PrefixCache(65, block_size=1)
