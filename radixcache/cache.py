@@ -5,10 +5,12 @@ from collections.abc import Iterable, Sequence
 
 from radixcache.errors import CacheCorruptionError, InvalidRequestError
 from radixcache.kv.allocator import BlockAllocator
-from radixcache.kv.capacity import pool_capacity_tokens, usable_blocks
+from radixcache.kv.capacity import blocks_for, pool_capacity_tokens, usable_blocks
 from radixcache.lease import BlockStore, Lease, Ledger
 from radixcache.stats import CacheCounters
 from radixcache.tree import Lock, Match, RadixTree
+from radixcache.tree.keys import checked_count
+from radixcache.tree.policy import PolicyFactory
 from radixcache.types import Clock, Namespace, TreeView
 
 __all__ = ["PrefixCache"]
@@ -27,8 +29,8 @@ class PrefixCache:
     [1, 2]
     >>> lease.commit([1, 2, 3], 3)
     >>> lease.release()
-    >>> cache.match("m", [1, 2, 3, 4])
-    Match(num_tokens=2, block_ids=BlockIds([1]))
+    >>> cache.match("m", [1, 2, 3, 4]).num_tokens
+    2
 
     Args:
         num_blocks: blocks of the pool, the reserved block 0 included; at least 2.
@@ -44,7 +46,7 @@ class PrefixCache:
         *,
         block_size: int = 16,
         store: BlockStore | None = None,
-        policy: str = "lru",
+        policy: str | PolicyFactory = "lru",
         clock: Clock = time.monotonic,
     ) -> None:
         self._tree = RadixTree(block_size, policy=policy, clock=clock)
@@ -70,6 +72,7 @@ class PrefixCache:
         *,
         read: bool = True,
         publish: bool = True,
+        priority: int = 0,
     ) -> Lease:
         """Find and lock the cached prefix of a sequence. Allocates nothing.
 
@@ -81,6 +84,8 @@ class PrefixCache:
             tokens: its key ids so far, at least one.
             read: False ignores what is cached.
             publish: False makes ``Lease.commit`` do nothing.
+            priority: what it reads and publishes keeps the highest it has had (for the eviction
+                policy ``priority``).
 
         Raises:
             InvalidRequestError: no tokens, or ids that do not fit int32.
@@ -89,7 +94,7 @@ class PrefixCache:
             raise InvalidRequestError("tokens", tokens, "at least one")
         space = Namespace.of(namespace)
         limit = len(tokens) - 1 if read else 0
-        lock = self._tree.lock(tokens, namespace=space, max_tokens=limit)
+        lock = self._tree.lock(tokens, namespace=space, max_tokens=limit, priority=priority)
         self._ledger.counters.acquired_leases += 1
         return Lease(self._ledger, lock, space, publish=publish, num_cached=lock.num_tokens)
 
@@ -130,6 +135,46 @@ class PrefixCache:
         self._ledger.counters.flushed_blocks += dropped
         return dropped
 
+    # -- quotas ------------------------------------------------------------------------------
+
+    def set_quota(
+        self,
+        namespace: Namespace | str,
+        *,
+        max_tokens: int | None = None,
+        guaranteed_tokens: int = 0,
+    ) -> None:
+        """Limit what a namespace keeps cached, and guard a share of it against all others.
+
+        Above its limit a namespace's own leaves go, in its own order, as soon as nothing locks
+        them. Up to its guarantee its cached blocks stay whatever others need: they get
+        OutOfBlocksError instead. Both count the namespace's own blocks, not PUBLIC ones it reads.
+
+        Args:
+            namespace: exactly this one: a scope's part, or the PUBLIC part of a ``kv_key``.
+            max_tokens: rounded down to blocks; None: no limit.
+            guaranteed_tokens: rounded up to blocks.
+
+        Raises:
+            InvalidRequestError: no whole numbers, below 0, a guarantee above the limit, or all
+                guarantees together above the pool. Nothing has changed.
+        """
+        space = Namespace.of(namespace)
+        size = self.block_size
+        limit = None if max_tokens is None else checked_count(max_tokens, "max_tokens") // size
+        wanted = checked_count(guaranteed_tokens, "guaranteed_tokens")
+        guaranteed = blocks_for(wanted, size)
+        others = self._tree.num_guaranteed_blocks(besides=space)
+        if others + guaranteed > usable_blocks(self.num_blocks):
+            left = (usable_blocks(self.num_blocks) - others) * size
+            raise InvalidRequestError("guaranteed_tokens", wanted, f"0 to {left} (what is left)")
+        self._tree.set_quota(space, max_blocks=limit, guaranteed_blocks=guaranteed)
+        self._ledger.keep_quotas()
+
+    def remove_quota(self, namespace: Namespace | str) -> bool:
+        """Take a namespace's limit and guarantee away; return whether it had any."""
+        return self._tree.remove_quota(namespace)
+
     # -- inspection --------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -152,9 +197,9 @@ class PrefixCache:
             fault = f"{owned} blocks are owned, the pool has {usable_blocks(self.num_blocks)}"
             raise CacheCorruptionError(f"lost block: {fault}")
 
-    def view(self, max_nodes: int) -> TreeView:
-        """Return at most ``max_nodes`` nodes of the tree, the largest subtrees first."""
-        return self._tree.view(max_nodes)
+    def view(self, max_nodes: int, *, order: str = "tokens") -> TreeView:
+        """Return at most ``max_nodes`` nodes of the tree (see ``RadixTree.view``)."""
+        return self._tree.view(max_nodes, order=order)
 
     @property
     def counters(self) -> CacheCounters:

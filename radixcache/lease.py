@@ -32,6 +32,8 @@ from radixcache.types import Namespace
 
 __all__ = ["BlockStore", "Lease", "Ledger"]
 
+_ROOM = "room was needed for another sequence"
+
 
 class BlockStore(Protocol):
     """What holds the blocks' contents: the KV pool."""
@@ -61,11 +63,11 @@ class Ledger:
         """Whether :meth:`allocate` would succeed now."""
         return num_blocks <= self.allocator.num_free + self.tree.num_evictable_blocks
 
-    def allocate(self, num_blocks: int) -> list[int]:
+    def allocate(self, num_blocks: int, namespace: Namespace) -> list[int]:
         """Take blocks from the free list, and evict exactly what it lacks.
 
         Raises:
-            OutOfBlocksError: even eviction cannot make enough room; nothing has changed.
+            OutOfBlocksError: even eviction cannot make enough room; nobody holds less than before.
         """
         if not self.can_allocate(num_blocks):
             self.counters.refused_allocations += 1
@@ -76,9 +78,23 @@ class Ledger:
             )
         missing = num_blocks - self.allocator.num_free
         if missing > 0:
-            self.counters.evicted_blocks += missing
-            self.reclaim(self.tree.evict(missing))
+            freed = self.tree.evict(missing, namespace=namespace, cause=_ROOM)
+            self.counters.evicted_blocks += len(freed)
+            self.reclaim(freed)
+            if len(freed) < missing:
+                self.counters.refused_allocations += 1
+                raise OutOfBlocksError(
+                    f"{num_blocks} blocks wanted; {self.allocator.num_free} are free, and the "
+                    f"{self.tree.num_evictable_blocks} evictable ones are guaranteed to other "
+                    "namespaces (set_quota)"
+                )
         return self.allocator.allocate(num_blocks)
+
+    def keep_quotas(self) -> None:
+        """Evict what namespaces hold above their quotas."""
+        freed = self.tree.trim()
+        self.counters.evicted_blocks += len(freed)
+        self.reclaim(freed)
 
     def free(self, block_ids: Sequence[int]) -> None:
         """Give back a lease's own blocks."""
@@ -95,6 +111,7 @@ class Ledger:
     def unlock(self, lock: Lock) -> None:
         """End a lock; what a flush had left to it becomes free."""
         self.reclaim(self.tree.unlock(lock))
+        self.keep_quotas()
 
     def _tell_store(self, block_ids: Sequence[int]) -> None:
         if self.store is not None:
@@ -170,7 +187,7 @@ class Lease:
         length = checked_count(length, "length")
         missing = blocks_for(length, self._block_size) - len(self.block_table)
         if missing > 0:
-            self.block_table += ledger.allocate(missing)
+            self.block_table += ledger.allocate(missing, self.namespace)
 
     def commit(self, tokens: Sequence[int], length: int) -> None:
         """Publish the whole blocks of ``tokens[:length]``, whose KV must have been written.
@@ -208,6 +225,7 @@ class Lease:
         ledger.free(own[:num_duplicates])
         ledger.counters.published_blocks += len(own) - num_duplicates
         ledger.counters.duplicate_blocks += num_duplicates
+        ledger.keep_quotas()
 
     def fork(self, length: int) -> "Lease":
         """Return a lease on the first ``length`` tokens that continues on its own.
@@ -228,7 +246,7 @@ class Lease:
             raise InvalidRequestError("length", length, f"0 to {self.num_covered_tokens}")
         size = self._block_size
         shared = min(self.num_published_tokens, length - length % size)
-        copies = ledger.allocate(blocks_for(length - shared, size))
+        copies = ledger.allocate(blocks_for(length - shared, size), self.namespace)
         try:
             for position, copy in enumerate(copies, shared // size):
                 self._copy(ledger, position, copy, min(size, length - position * size))

@@ -284,6 +284,7 @@ class TreeNodeView:
     node_id: int = 0
     parent_id: int = 0  # 0: child of a root
     num_tokens: int = 0
+    subtree_tokens: int = 0  # its own and those of all nodes below
     num_locks: int = 0
     num_hits: int = 0
     last_access_s: float = 0.0  # seconds since the last hit
@@ -300,3 +301,4 @@ class TreeView:
     nodes: tuple[TreeNodeView, ...] = ()
     total_nodes: int = 0
     total_tokens: int = 0
+    complete: bool = True  # False: so many branches that not all could be compared

@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from radixcache.errors import CacheCorruptionError
+from radixcache.tree.account import Account
 from radixcache.tree.forest import Forest
 from radixcache.tree.handles import BlockIds, Lock
-from radixcache.tree.keys import ID_BYTES, edge_tag
-from radixcache.tree.node import Node
+from radixcache.tree.keys import ID_BYTES
+from radixcache.tree.node import Node, Root
 from radixcache.types import PUBLIC
 
 __all__ = ["check_forest"]
@@ -21,7 +22,9 @@ def check_forest(forest: Forest, locks: Iterable[Lock]) -> None:
     _check_blocks(nodes)
     _check_lock_counts(forest, nodes, locks)
     _check_sizes(forest, nodes)
-    _check_policy(forest, nodes)
+    _check_accounts(forest, nodes)
+    _check_below(forest, nodes)
+    _check_policies(forest, nodes)
 
 
 def _require(condition: bool, fault: str) -> None:
@@ -37,7 +40,7 @@ def _check_node(forest: Forest, node: Node) -> None:
         len(node.ids) * forest.block_size == size,
         f"dropped block: {node!r} has {node.num_blocks} block ids for {size // unit} blocks",
     )
-    edge = edge_tag(node.scope) + node.key[:unit]
+    edge = node.account.tag + node.key[:unit]
     _require(node.edge == edge, f"wrong child key: {node!r} is not under its own first block")
     _require(node.children != {}, f"empty children: {node!r} should be a leaf")
     assert parent is not None, "forest.nodes() yields no roots"
@@ -45,6 +48,8 @@ def _check_node(forest: Forest, node: Node) -> None:
         parent.scope in (PUBLIC, node.scope),
         f"wrong scope: {node!r} of {node.scope!r} below {parent!r} of {parent.scope!r}",
     )
+    start = parent.start + len(parent.key)
+    _require(node.start == start, f"wrong depth: {node!r} says {node.start}, it lies at {start}")
     _check_place(forest, node, parent)
     _require(node.last_access <= forest.tick, f"wrong recency: {node!r} was used in the future")
 
@@ -110,14 +115,56 @@ def _check_sizes(forest: Forest, nodes: list[Node]) -> None:
         _require(in_use, f"leaked: root {kv_key!r} holds nothing")
 
 
-def _check_policy(forest: Forest, nodes: list[Node]) -> None:
-    forest.policy.check()
-    held = set(forest.policy)
+def _check_accounts(forest: Forest, nodes: list[Node]) -> None:
+    owned: Counter[Account] = Counter()
+    locked: Counter[Account] = Counter()
+    for node in nodes:
+        owned[node.account] += 0 if node.detached else node.num_blocks
+        locked[node.account] += node.num_blocks if node.lock_count and not node.detached else 0
+    live = {id(account) for root in forest.roots.values() for account in _accounts(root)}
+    for account in {*owned, *forest.quotas.values()}:
+        for name, want in (
+            ("num_blocks", owned[account]),
+            ("num_locked_blocks", locked[account]),
+        ):
+            got = getattr(account, name)
+            _require(got == want, f"wrong account: {name} of {account!r} is {got}, not {want}")
+        _require(
+            id(account) in live or not owned[account],
+            f"wrong account: {account!r} is not the one of its namespace",
+        )
+
+
+def _accounts(root: Root) -> list[Account]:
+    return [root.account, *root.accounts.values()]
+
+
+def _check_below(forest: Forest, nodes: list[Node]) -> None:
+    found = {node: node.num_blocks for node in nodes if not node.detached}
+    for node in found.copy():
+        if node.parent in found:
+            found[node.parent] += node.below - node.owed
+        if node.owed:
+            _require(forest.sizes.owes(node), f"wrong size: {node!r} owes and is not listed")
+    for node, want in found.items():
+        _require(node.below == want, f"wrong size: {node!r} has {node.below} below, not {want}")
+
+
+def _check_policies(forest: Forest, nodes: list[Node]) -> None:
+    policies = {id(p): p for p in (forest.policy, *(a.policy for a in forest.quotas.values()))}
+    held: list[Node] = []
+    for policy in policies.values():
+        policy.check()
+        leaves = list(policy)
+        _require(len(leaves) == len(policy), "sorted container: its length is wrong")
+        for leaf in leaves:
+            _require(leaf.account.policy is policy, f"sorted container: {leaf!r} is in another's")
+        held += leaves
     want = {n for n in nodes if n.children is None and not n.lock_count and not n.detached}
-    _require(len(held) == len(forest.policy), "sorted container: a leaf is held twice")
-    for node in held ^ want:
-        state = "is held but not evictable" if node in held else "is evictable but not held"
+    _require(len(set(held)) == len(held), "sorted container: a leaf is held twice")
+    for node in set(held) ^ want:
+        state = "is evictable but not held" if node in want else "is held but not evictable"
         _require(False, f"sorted container: {node!r} {state}")
     for node in nodes:
-        stray = node.entry is not None and node not in held
+        stray = node.entry is not None and node not in want
         _require(not stray, f"sorted container: {node!r} has an entry but is not held")

@@ -14,15 +14,20 @@ __all__ = ["flush_forest"]
 def flush_forest(forest: Forest, locks: Iterable[Lock], space: Namespace | None) -> BlockIds:
     """Flush a namespace (None: all); return the blocks that are free at once."""
     freed = BlockIds("i")
+    # What is cut off must not report to the live part later.
+    forest.sizes.settle()
     if space is not None and space.scope != PUBLIC:
         _flush_scope(forest, space, freed)
     else:
         for kv_key in list(forest.roots) if space is None else [space.kv_key]:
             _flush_root(forest, kv_key, freed)
+    if forest.watcher is not None:
+        forest.watcher.cleared(space)
     for lock in locks:
         if space is None or _covers(space, lock.namespace):
             lock._detached = True
     forest.num_blocks -= len(freed)
+    forest.version += 1
     return freed
 
 
@@ -44,7 +49,7 @@ def _flush_root(forest: Forest, kv_key: str, freed: BlockIds) -> None:
 
 def _flush_scope(forest: Forest, space: Namespace, freed: BlockIds) -> None:
     root = forest.roots.get(space.kv_key)
-    stack = [] if root is None else [root]
+    stack: list[Node] = [] if root is None else [root]
     while stack:
         parent = stack.pop()
         for child in list((parent.children or {}).values()):
@@ -69,12 +74,20 @@ def _forget(forest: Forest, top: Node, freed: BlockIds) -> None:
             newest = node
         if not node.lock_count:
             if node.entry is not None:
-                forest.policy.remove(node)
+                node.account.policy.remove(node)
+            node.account.num_blocks -= len(node.ids) // ID_BYTES
             freed.frombytes(node.ids)
             forest.num_nodes -= 1
             continue
-        node.detached = True
-        forest.num_detached_blocks += len(node.ids) // ID_BYTES
+        _detach(forest, node)
         kept = {edge: child for edge, child in children.items() if child.lock_count}
         node.children = kept or None
     inherit_recency(top, newest)
+
+
+def _detach(forest: Forest, node: Node) -> None:
+    num_blocks = len(node.ids) // ID_BYTES
+    node.account.num_blocks -= num_blocks
+    node.account.num_locked_blocks -= num_blocks
+    node.detached = True
+    forest.num_detached_blocks += num_blocks

@@ -1,20 +1,24 @@
-"""The nodes of a tree and everything that changes them, with the counts kept exact.
+"""The nodes of a tree and what adds to them, with the counts kept exact.
 
 One root a ``kv_key``; below it nodes of whole blocks. Three facts hold after each method:
 
 - a locked node's ancestors are locked (``lock_count`` counts the locks that end at or below it);
-- the policy holds exactly the live leaves without a lock;
+- the policies hold exactly the live leaves without a lock;
 - a detached node (flushed while locked) is locked, and its parent lists it only if that parent is
   detached too. The others are the ``tops``.
 """
 
 from collections.abc import Iterator
 
+from radixcache.tree.account import Account
 from radixcache.tree.handles import BlockIds
-from radixcache.tree.keys import ID_BYTES, edge_tag
-from radixcache.tree.node import Node
-from radixcache.tree.policy import EvictionPolicy
-from radixcache.types import Clock
+from radixcache.tree.keys import ID_BYTES
+from radixcache.tree.lost import LostPrefixes
+from radixcache.tree.node import Node, Root
+from radixcache.tree.policy import EvictionPolicy, PolicyFactory
+from radixcache.tree.sizes import Sizes
+from radixcache.tree.watch import TreeWatcher
+from radixcache.types import PUBLIC, Clock, Namespace
 
 __all__ = ["Forest", "inherit_recency"]
 
@@ -22,38 +26,56 @@ __all__ = ["Forest", "inherit_recency"]
 class Forest:
     """Roots, nodes, counts. Knows nothing of lock objects and validates nothing."""
 
-    def __init__(self, block_size: int, policy: EvictionPolicy, clock: Clock) -> None:
+    def __init__(self, block_size: int, make_policy: PolicyFactory, clock: Clock) -> None:
         self.block_size = block_size
         self.unit = block_size * ID_BYTES  # packed bytes of one block's key ids
-        self.policy = policy
+        self.make_policy = make_policy
+        self.policy: EvictionPolicy = make_policy()  # of all namespaces without a quota
         self.clock = clock
-        self.roots: dict[str, Node] = {}
+        self.roots: dict[str, Root] = {}
+        self.quotas: dict[Namespace, Account] = {}
         self.tops: set[Node] = set()
+        self.sizes = Sizes()
+        self.lost = LostPrefixes(self.unit)
+        self.watcher: TreeWatcher | None = None
         self.tick = 0
+        self.version = 0  # changes when blocks move between nodes or go
         self.num_nodes = 0  # roots not counted
         self.num_blocks = 0
         self.num_locked_blocks = 0
         self.num_detached_blocks = 0
         self._last_id = 0
 
-    def new_node(self, parent: Node | None, scope: str) -> Node:
-        """Return a node with a fresh id, linked to its parent but not from it."""
+    def next_id(self) -> int:
+        """Return a node id that no node of this tree has had."""
         self._last_id += 1
-        return Node(self._last_id, parent, scope)
+        return self._last_id
 
-    def root(self, kv_key: str) -> Node:
+    def root(self, kv_key: str) -> Root:
         """Return the root of a ``kv_key``, made if need be."""
         root = self.roots.get(kv_key)
         if root is None:
-            root = self.new_node(None, "")
-            root.kv_key = kv_key
+            root = Root(self.next_id(), self._new_account(Namespace(kv_key, PUBLIC)))
             self.roots[kv_key] = root
         return root
+
+    def account(self, root: Root, scope: str) -> Account:
+        """Return the account of a scope below ``root``, made if need be."""
+        if scope == PUBLIC:
+            return root.account
+        account = root.accounts.get(scope)
+        if account is None:
+            account = self._new_account(Namespace(root.kv_key, scope))
+            root.accounts[scope] = account
+        return account
+
+    def _new_account(self, namespace: Namespace) -> Account:
+        return self.quotas.get(namespace) or Account(namespace, self.policy)
 
     def nodes(self) -> Iterator[Node]:
         """Yield every node but the roots, detached ones too, parents before children."""
         # Tops hang below live nodes, so they come last.
-        stack = [*self.tops, *self.roots.values()]
+        stack: list[Node] = [*self.tops, *self.roots.values()]
         while stack:
             node = stack.pop()
             if node.parent is not None:
@@ -64,14 +86,14 @@ class Forest:
     def drop_root(self, root: Node) -> None:
         """Forget a root that holds nothing, so that dead namespaces cost nothing."""
         if root.children is None and not root.lock_count and not root.detached:
-            del self.roots[root.kv_key]
+            del self.roots[root.account.namespace.kv_key]
 
     # -- recency and locks -------------------------------------------------------------------
 
-    def touch(self, end: Node) -> None:
-        """Count a hit on the whole path to ``end``; takes ``end`` out of the policy."""
+    def touch(self, end: Node, priority: int) -> None:
+        """Count a hit on the whole path to ``end``; takes ``end`` out of its policy."""
         if end.entry is not None:
-            self.policy.remove(end)
+            end.account.policy.remove(end)
         self.tick += 1
         tick, now = self.tick, self.clock()
         node: Node | None = end
@@ -79,27 +101,35 @@ class Forest:
             node.last_access = tick
             node.last_access_s = now
             node.num_hits += 1
+            node.priority = max(node.priority, priority)
             node = node.parent
 
-    def lock(self, end: Node, stop: Node | None = None, *, hit: bool) -> None:
+    def lock(self, end: Node, stop: Node | None = None, *, hit: bool, priority: int = 0) -> None:
         """Count one more lock on the path from ``end`` up to, and without, ``stop``.
 
-        Takes ``end`` out of the policy. ``hit``: touch the path as well, in the same walk.
+        Takes ``end`` out of its policy. ``hit``: touch the path as well, in the same walk.
         """
         if end.entry is not None:
-            self.policy.remove(end)
+            end.account.policy.remove(end)
         self.tick += hit
         tick, now = self.tick, self.clock()
         node: Node | None = end
         while node is not stop and node is not None:
             if not node.lock_count:
-                self.num_locked_blocks += len(node.ids) // ID_BYTES
+                self.count_locked(node, len(node.ids) // ID_BYTES)
             node.lock_count += 1
             if hit:
                 node.last_access = tick
                 node.last_access_s = now
                 node.num_hits += 1
+                node.priority = max(node.priority, priority)
             node = node.parent
+
+    def count_locked(self, node: Node, num_blocks: int) -> None:
+        """Note that blocks of a node have become locked (negative: unlocked)."""
+        self.num_locked_blocks += num_blocks
+        if not node.detached:
+            node.account.num_locked_blocks += num_blocks
 
     def unlock(self, end: Node) -> BlockIds:
         """Count one lock less on the path to ``end``; return the blocks that went with it."""
@@ -110,7 +140,7 @@ class Forest:
             root = node
             node.lock_count -= 1
             if not node.lock_count:
-                self.num_locked_blocks -= len(node.ids) // ID_BYTES
+                self.count_locked(node, -(len(node.ids) // ID_BYTES))
             node = node.parent
         above: Node | None = end
         while above is not None and above.detached and not above.lock_count:
@@ -121,11 +151,22 @@ class Forest:
         self.drop_root(root)
         return freed
 
+    def settle(self, node: Node) -> None:
+        """Hand a node to its policy if it is an evictable leaf."""
+        if (
+            node.children is None
+            and not node.lock_count
+            and not node.detached
+            and node.entry is None
+            and node.parent is not None
+        ):
+            node.account.policy.add(node)
+
     def _rejoin(self, leaf: Node) -> Node:
         """Undo needless cuts: join a leaf to the only-child chain above it; return the joined leaf.
 
         Locks of several turns leave a conversation in pieces, which every later look-up would pay
-        for. Only pieces with the recency of the leaf are joined, so the order of eviction stays
+        for. The policy says which pieces it would not tell apart, so the order of eviction stays
         as it was. Each piece is copied once in its life.
         """
         pieces = [leaf]
@@ -142,7 +183,10 @@ class Forest:
         top.ids += b"".join([piece.ids for piece in pieces])
         top.children = None
         top.last_access, top.last_access_s = leaf.last_access, leaf.last_access_s
+        self.sizes.join(top, pieces)
+        self.lost.join(top, pieces)
         self.num_nodes -= len(pieces)
+        self.version += 1
         return top
 
     def _continues(self, node: Node) -> bool:
@@ -156,20 +200,9 @@ class Forest:
             and parent.parent is not None
             and parent.children is not None
             and len(parent.children) == 1
-            and parent.scope == node.scope
-            and parent.last_access <= node.last_access
+            and parent.account is node.account
+            and node.account.policy.joins(parent, node)
         )
-
-    def settle(self, node: Node) -> None:
-        """Hand a node to the policy if it is an evictable leaf."""
-        if (
-            node.children is None
-            and not node.lock_count
-            and not node.detached
-            and node.entry is None
-            and node.parent is not None
-        ):
-            self.policy.add(node)
 
     # -- growth ------------------------------------------------------------------------------
 
@@ -180,24 +213,29 @@ class Forest:
         the upper part.
         """
         parent = node.parent
-        upper = self.new_node(parent, node.scope)
+        upper = Node(self.next_id(), parent, node.account)
         ids_size = size // self.block_size
         upper.key, upper.ids = node.key[:size], node.ids[:ids_size]
         del node.key[:size]
         del node.ids[:ids_size]
         upper.edge = node.edge
-        node.edge = edge_tag(node.scope) + node.key[: self.unit]
+        node.edge = node.account.tag + node.key[: self.unit]
         upper.children = {node.edge: node}
         node.parent = upper
         upper.lock_count, upper.detached = node.lock_count, node.detached
-        upper.num_hits, upper.created = node.num_hits, node.created
+        upper.num_hits, upper.created, upper.priority = node.num_hits, node.created, node.priority
         upper.last_access, upper.last_access_s = node.last_access, node.last_access_s
+        upper.start = node.start
+        node.start += size
         if node in self.tops:
             self.tops.remove(node)
             self.tops.add(upper)
         elif parent is not None and parent.children is not None:
             parent.children[upper.edge] = upper
         self.num_nodes += 1
+        self.version += 1
+        self.sizes.split(upper, node)
+        self.lost.split(upper, node)
         return upper
 
     def append(
@@ -206,7 +244,7 @@ class Forest:
         key: memoryview,
         ids: memoryview,
         *,
-        scope: str,
+        account: Account,
         held: bool,
         detached: bool,
     ) -> Node:
@@ -215,31 +253,47 @@ class Forest:
         A leaf that nobody but the caller holds grows in place, so that a conversation stays one
         node. ``held``: the caller has one lock on ``node``, which will cover the new end.
         """
-        num_blocks = len(ids) // ID_BYTES
-        self.num_blocks += num_blocks
-        self.num_locked_blocks += num_blocks if held else 0
-        self.num_detached_blocks += num_blocks if detached else 0
+        depth = node.start + len(node.key)
+        ghosts = [] if detached else self.lost.find_run(node, depth, account.tag, key)
+        if self.watcher is not None and not detached:
+            self.watcher.stored(account.namespace, node.ids[-ID_BYTES:], key, ids)
         if (
             node.children is None
             and node.lock_count == int(held)
-            and node.scope == scope
+            and node.account is account
             and node.parent is not None
         ):
             node.key += key
             node.ids += ids
             end = node
         else:
-            end = self._add_child(node, key, ids, scope, detached)
+            end = self._add_child(node, key, ids, account, detached)
             end.lock_count = int(held)
+            if ghosts:  # asked for again: what it was worth before still counts
+                end.num_hits = ghosts[0].num_hits + 1
         end.last_access, end.last_access_s = self.tick, self.clock()
+        self._count_new(end, len(ids) // ID_BYTES, held=held, detached=detached)
+        if not detached:
+            account.policy.stored(end, len(ids) // ID_BYTES, ghosts)
         return end
 
+    def _count_new(self, end: Node, num_blocks: int, *, held: bool, detached: bool) -> None:
+        self.num_blocks += num_blocks
+        if held:
+            self.count_locked(end, num_blocks)
+        if detached:
+            self.num_detached_blocks += num_blocks
+        else:
+            end.account.num_blocks += num_blocks
+            self.sizes.grow(end, num_blocks)
+
     def _add_child(
-        self, parent: Node, key: memoryview, ids: memoryview, scope: str, detached: bool
+        self, parent: Node, key: memoryview, ids: memoryview, account: Account, detached: bool
     ) -> Node:
-        child = self.new_node(parent, scope)
+        child = Node(self.next_id(), parent, account)
         child.key, child.ids = bytearray(key), bytearray(ids)
-        child.edge = edge_tag(scope) + key[: self.unit]
+        child.edge = account.tag + key[: self.unit]
+        child.start = parent.start + len(parent.key)
         child.created = self.tick
         child.detached = detached
         self.num_nodes += 1
@@ -253,37 +307,11 @@ class Forest:
 
     # -- removal -----------------------------------------------------------------------------
 
-    def evict(self, num_blocks: int) -> BlockIds:
-        """Remove blocks from the tails of the policy's leaves; return them, fewer if none left."""
-        freed = BlockIds("i")
-        missing = num_blocks * ID_BYTES
-        while missing > 0:
-            leaf = self.policy.victim()
-            if leaf is None:
-                break
-            if len(leaf.ids) > missing:
-                freed.frombytes(memoryview(leaf.ids)[-missing:])
-                del leaf.ids[-missing:]
-                del leaf.key[-missing * self.block_size :]
-                missing = 0
-            else:
-                missing -= len(leaf.ids)
-                freed.frombytes(leaf.ids)
-                self._remove_leaf(leaf)
-        self.num_blocks -= len(freed)
-        return freed
-
-    def _remove_leaf(self, leaf: Node) -> None:
-        self.policy.remove(leaf)
-        parent = leaf.parent
-        assert parent is not None, "a root is never evicted"
-        self.num_nodes -= 1
-        self.unlink(leaf, parent)
-
     def unlink(self, node: Node, parent: Node) -> None:
         """Take a node out of its parent, which may then be an evictable leaf or an empty root."""
         assert parent.children is not None, f"{parent!r} does not list {node!r}"
         del parent.children[node.edge]
+        self.sizes.cut(node, parent)
         inherit_recency(parent, node)
         if not parent.children:
             parent.children = None

@@ -7,10 +7,11 @@ from radixcache.errors import LockError
 from radixcache.types import Namespace
 
 if TYPE_CHECKING:
+    from radixcache.tree.account import Account
     from radixcache.tree.node import Node
     from radixcache.tree.tree import RadixTree
 
-__all__ = ["BlockIds", "Extended", "Inserted", "Lock", "Match"]
+__all__ = ["BlockIds", "Extended", "Inserted", "Lock"]
 
 
 class BlockIds(array):  # type: ignore[type-arg]  # array takes its parameter only from Python 3.12
@@ -38,13 +39,6 @@ class BlockIds(array):  # type: ignore[type-arg]  # array takes its parameter on
         return f"BlockIds({self.tolist()})"
 
 
-class Match(NamedTuple):
-    """What a look-up found."""
-
-    num_tokens: int  # a whole number of blocks
-    block_ids: BlockIds  # one for each block of num_tokens
-
-
 class Inserted(NamedTuple):
     """What an insert did."""
 
@@ -56,17 +50,17 @@ class Lock:
     """A guard on the path from a root to a node. Single-use: ``unlock`` and ``extend`` end it.
 
     Attributes:
-        namespace: whose path it is.
         num_tokens: length of the locked prefix, a whole number of blocks.
     """
 
-    __slots__ = ("_detached", "_node", "_tree", "namespace", "num_tokens")
+    __slots__ = ("_account", "_detached", "_node", "_priority", "_tree", "num_tokens")
 
     def __init__(
-        self, tree: "RadixTree", node: "Node", namespace: Namespace, num_tokens: int
+        self, tree: "RadixTree", node: "Node", account: "Account", num_tokens: int, priority: int
     ) -> None:
-        self.namespace = namespace
         self.num_tokens = num_tokens
+        self._account = account
+        self._priority = priority
         self._node = node
         self._tree: RadixTree | None = tree
         # A flush forgets this lock's namespace: what it publishes later must not be findable.
@@ -75,6 +69,11 @@ class Lock:
     def __repr__(self) -> str:
         state = "live" if self.live else "ended"
         return f"<Lock on {self.num_tokens} tokens, {state}>"
+
+    @property
+    def namespace(self) -> Namespace:
+        """Whose path it is."""
+        return self._account.namespace
 
     @property
     def live(self) -> bool:

@@ -1,12 +1,14 @@
 """One node, and the look-up that walks nodes."""
 
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
+from radixcache.tree.account import Account
 from radixcache.tree.handles import BlockIds
 from radixcache.tree.keys import ID_BYTES, common_len, edge_tag
 from radixcache.types import PUBLIC
 
-__all__ = ["Node", "Place", "gather", "longest"]
+__all__ = ["Node", "Place", "Root", "gather", "longest"]
 
 
 class Node:
@@ -17,6 +19,8 @@ class Node:
     """
 
     __slots__ = (
+        "account",  # of the namespace that owns the blocks
+        "below",  # blocks from here down, as far as the children have reported
         "children",  # edge -> node; None for a leaf
         "created",  # tick
         "detached",  # flushed while locked: not findable, gone with its last lock
@@ -24,28 +28,28 @@ class Node:
         "entry",  # the policy's record while the node is an evictable leaf, else None
         "ids",  # packed block ids
         "key",  # packed key ids, a positive whole number of blocks
-        "kv_key",  # of a root: which; else ""
         "last_access",  # tick
         "last_access_s",  # the same moment on the clock
         "lock_count",  # live locks that end here or below
         "node_id",  # unique within the tree, from 1
-        "num_hits",  # locks and inserts that found it
+        "num_hits",  # locks and inserts that found it, those before an eviction included
+        "owed",  # change of ``below`` not yet reported to the parent
         "parent",
-        "scope",
+        "priority",  # the highest that a request on this path has had
+        "start",  # packed bytes of key ids before it
     )
 
     children: "dict[bytes, Node] | None"
     entry: object | None
     parent: "Node | None"
 
-    def __init__(self, node_id: int, parent: "Node | None", scope: str = PUBLIC) -> None:
+    def __init__(self, node_id: int, parent: "Node | None", account: Account) -> None:
         self.node_id = node_id
         self.parent = parent
-        self.scope = scope
+        self.account = account
         self.key = bytearray()
         self.ids = bytearray()
         self.edge = b""
-        self.kv_key = ""
         self.children = None
         self.entry = None
         self.lock_count = 0
@@ -53,6 +57,8 @@ class Node:
         self.last_access = self.created = 0
         self.last_access_s = 0.0
         self.detached = False
+        self.priority = 0
+        self.below = self.owed = self.start = 0
 
     def __repr__(self) -> str:
         size = len(self.key) // ID_BYTES
@@ -62,6 +68,23 @@ class Node:
     def num_blocks(self) -> int:
         """Blocks of this node alone."""
         return len(self.ids) // ID_BYTES
+
+    @property
+    def scope(self) -> str:
+        """Who sees it."""
+        return self.account.scope
+
+
+class Root(Node):
+    """Where a ``kv_key`` begins. Knows the accounts of the scopes below it."""
+
+    __slots__ = ("accounts", "kv_key")
+
+    def __init__(self, node_id: int, account: Account) -> None:
+        super().__init__(node_id, None, account)
+        self.kv_key = account.namespace.kv_key
+        # Weak: an account lives as long as a node, a lock or a quota needs it.
+        self.accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()
 
 
 class Place(NamedTuple):
@@ -95,8 +118,9 @@ def longest(start: Node, view: memoryview, scope: str, unit: int) -> Place:
     walked once, and then each private branch that leaves it. Cost: the tokens of the PUBLIC path
     plus those of each such branch.
     """
-    if scope == PUBLIC or start.scope != PUBLIC:
-        return _descend(start, view, 0, edge_tag(start.scope), unit)
+    own = start.account
+    if scope == PUBLIC or own.scope != PUBLIC:
+        return _descend(start, view, 0, own.tag, unit)
     best = _descend(start, view, 0, b"", unit)
     if best.depth == len(view):
         return best

@@ -1,24 +1,22 @@
 """The radix tree: a map from token prefixes to the blocks that hold their KV."""
 
-import time
 from collections.abc import Iterable
-from typing import NoReturn
 
 from radixcache.errors import InvalidRequestError, LockError
-from radixcache.tree.check import check_forest
+from radixcache.tree.account import Account
+from radixcache.tree.base import TreeBase
+from radixcache.tree.evict import evict_blocks
 from radixcache.tree.flush import flush_forest
-from radixcache.tree.forest import Forest
-from radixcache.tree.handles import BlockIds, Extended, Inserted, Lock, Match
-from radixcache.tree.keys import ID_BYTES, checked_count, pack, pack_block_ids
+from radixcache.tree.handles import BlockIds, Extended, Inserted, Lock
+from radixcache.tree.keys import ID_BYTES, check_block_ids, checked_count, pack, pack_block_ids
+from radixcache.tree.match import Match
 from radixcache.tree.node import Node, gather, longest
-from radixcache.tree.policy import make_policy
-from radixcache.tree.view import view_forest
-from radixcache.types import Clock, Namespace, TreeView
+from radixcache.types import Namespace
 
 __all__ = ["RadixTree"]
 
 
-class RadixTree:
+class RadixTree(TreeBase):
     """A radix tree over whole blocks of token ids, with namespaces, locks and LRU eviction.
 
     Token ids and block ids are int32; any iterable of whole numbers is taken, ``array('i')`` and
@@ -29,22 +27,15 @@ class RadixTree:
     >>> tree = RadixTree(block_size=2)
     >>> tree.insert([1, 2, 3, 4, 5], [10, 20], namespace="m")
     Inserted(num_present=0, block_ids=BlockIds([10, 20]))
-    >>> tree.match([1, 2, 3, 9], namespace="m")
-    Match(num_tokens=2, block_ids=BlockIds([10]))
+    >>> tree.match([1, 2, 3, 9], namespace="m").block_ids
+    BlockIds([10])
 
     Args:
         block_size: tokens a block, 1 to 256.
-        policy: which unlocked leaf is evicted first; a name from ``tree.policy.POLICIES``.
-        clock: seconds, for :meth:`view` only; the order of eviction does not depend on it.
+        policy: which unlocked leaf is evicted first: a name from ``tree.policy.POLICIES``, or
+            what makes an ``EvictionPolicy``.
+        clock: seconds, for what people read; the order of eviction does not depend on it.
     """
-
-    def __init__(
-        self, block_size: int = 16, *, policy: str = "lru", clock: Clock = time.monotonic
-    ) -> None:
-        if not isinstance(block_size, int) or not 1 <= block_size <= 256:
-            raise InvalidRequestError("block_size", block_size, "a whole number from 1 to 256")
-        self._forest = Forest(block_size, make_policy(policy), clock)
-        self._locks: set[Lock] = set()
 
     # -- look-ups: pure ----------------------------------------------------------------------
 
@@ -60,12 +51,12 @@ class RadixTree:
         """
         space = Namespace.of(namespace)
         view = self._whole_blocks(tokens)
-        root = self._forest.roots.get(space.kv_key)
+        forest = self._forest
+        root = forest.roots.get(space.kv_key)
         if root is None:
-            return Match(0, BlockIds("i"))
-        place = longest(root, view, space.scope, self._forest.unit)
-        ids = gather(place.node, place.inside // self.block_size)
-        return Match(place.depth // ID_BYTES, ids)
+            return Match(forest, None, 0, 0)
+        node, inside, depth = longest(root, view, space.scope, forest.unit)
+        return Match(forest, node, inside // forest.unit, depth // ID_BYTES)
 
     def match_len(self, tokens: Iterable[int], *, namespace: Namespace | str) -> int:
         """Return ``match(...).num_tokens`` without collecting the block ids. Pure."""
@@ -79,7 +70,12 @@ class RadixTree:
     # -- insert ------------------------------------------------------------------------------
 
     def insert(
-        self, tokens: Iterable[int], block_ids: Iterable[int], *, namespace: Namespace | str
+        self,
+        tokens: Iterable[int],
+        block_ids: Iterable[int],
+        *,
+        namespace: Namespace | str,
+        priority: int = 0,
     ) -> Inserted:
         """Publish the whole blocks of ``tokens``.
 
@@ -88,12 +84,14 @@ class RadixTree:
 
         Args:
             tokens: key ids from the start of the sequence.
-            block_ids: one for each whole block of ``tokens``; more are ignored.
+            block_ids: one for each whole block of ``tokens``; more are ignored, and so are those
+                of the prefix that is present.
             namespace: a scoped one adds its part below the longest path it can see.
+            priority: of the request; every node of the path keeps the highest it has had.
 
         Raises:
-            InvalidRequestError: ids that do not fit int32; block ids that are too few, negative or
-                not distinct. Nothing has changed.
+            InvalidRequestError: ids that do not fit int32; block ids that are too few, or, of
+                those taken over, negative or not distinct. Nothing has changed.
         """
         space = Namespace.of(namespace)
         view = self._whole_blocks(tokens)
@@ -101,13 +99,21 @@ class RadixTree:
         if not view:
             return Inserted(0, BlockIds("i"))
         forest = self._forest
-        place = longest(forest.root(space.kv_key), view, space.scope, forest.unit)
-        end = self._boundary(place.node, place.inside)
-        forest.touch(end)
-        if place.depth < len(view):
-            new_ids = ids[place.depth // self.block_size :]
+        root = forest.root(space.kv_key)
+        place = longest(root, view, space.scope, forest.unit)
+        new_ids = ids[place.depth // self.block_size :]
+        try:
+            check_block_ids(new_ids)
+        except InvalidRequestError:
+            forest.drop_root(root)
+            raise
+        end = self._hit(place.node, place.inside)
+        forest.touch(end, priority)
+        if new_ids:
+            account = forest.account(root, space.scope)
             rest = view[place.depth :]
-            end = forest.append(end, rest, new_ids, scope=space.scope, held=False, detached=False)
+            end = forest.append(end, rest, new_ids, account=account, held=False, detached=False)
+            end.priority = max(end.priority, priority)
         forest.settle(end)
         return Inserted(place.depth // ID_BYTES, gather(end))
 
@@ -119,6 +125,7 @@ class RadixTree:
         *,
         namespace: Namespace | str,
         max_tokens: int | None = None,
+        priority: int = 0,
     ) -> Lock:
         """Find the longest cached prefix and guard it: one operation, so nothing comes between.
 
@@ -128,6 +135,7 @@ class RadixTree:
             tokens: key ids from the start of the sequence.
             namespace: who asks.
             max_tokens: look at no more than the whole blocks of this many tokens.
+            priority: of the request; every node of the path keeps the highest it has had.
 
         Returns:
             A live lock, on 0 tokens if nothing matches.
@@ -139,10 +147,12 @@ class RadixTree:
         space = Namespace.of(namespace)
         view = self._whole_blocks(tokens, max_tokens)
         forest = self._forest
-        place = longest(forest.root(space.kv_key), view, space.scope, forest.unit)
-        end = self._boundary(place.node, place.inside)
-        forest.lock(end, hit=True)
-        return self._new_lock(end, space, place.depth // ID_BYTES)
+        root = forest.root(space.kv_key)
+        place = longest(root, view, space.scope, forest.unit)
+        end = self._hit(place.node, place.inside)
+        forest.lock(end, hit=True, priority=priority)
+        account = forest.account(root, space.scope)
+        return self._new_lock(end, account, place.depth // ID_BYTES, priority)
 
     def share(self, lock: Lock, num_tokens: int | None = None) -> Lock:
         """Return a second lock on the first ``num_tokens`` of a locked prefix (None: all).
@@ -166,7 +176,7 @@ class RadixTree:
             start -= len(node.key)
         end = self._boundary(node, wanted * ID_BYTES - start)
         self._forest.lock(end, hit=False)
-        shared = self._new_lock(end, lock.namespace, wanted)
+        shared = self._new_lock(end, lock._account, wanted, lock._priority)
         shared._detached = lock._detached
         return shared
 
@@ -198,43 +208,60 @@ class RadixTree:
 
         Raises:
             LockError: the lock has ended or is another tree's.
-            InvalidRequestError: ids that do not fit int32; block ids that are too few, negative or
-                not distinct. In both cases nothing has changed.
+            InvalidRequestError: ids that do not fit int32; block ids that are too few, or, of
+                those taken over, negative or not distinct. In both cases nothing has changed.
         """
         self._require_live(lock)
         view = self._whole_blocks(tokens)
         ids = pack_block_ids(block_ids, len(view) // self._forest.unit)
-        forest, start, scope = self._forest, lock._node, lock.namespace.scope
-        end, depth = start, 0
+        forest, start, account = self._forest, lock._node, lock._account
+        end, depth, inside = start, 0, len(start.key)
         # What a flush left findable below a PUBLIC node is not this lock's to join.
         if lock._detached == start.detached:
-            end, inside, depth = longest(start, view, scope, forest.unit)
-            end = self._boundary(end, inside)
-        forest.lock(end, start, hit=True)
+            end, inside, depth = longest(start, view, account.scope, forest.unit)
+        new_ids = ids[depth // self.block_size :]
+        check_block_ids(new_ids)
+        end = self._hit(end, inside) if end is not start else start
+        priority = lock._priority
+        forest.lock(end, start, hit=True, priority=priority)
         present = gather(end, stop=start)
-        if depth < len(view):
-            new_ids = ids[depth // self.block_size :]
+        if new_ids:
             end = forest.append(
-                end, view[depth:], new_ids, scope=scope, held=True, detached=lock._detached
+                end, view[depth:], new_ids, account=account, held=True, detached=lock._detached
             )
+            end.priority = max(end.priority, priority)
             present.frombytes(new_ids)
         self._end(lock)
-        new = self._new_lock(end, lock.namespace, lock.num_tokens + len(view) // ID_BYTES)
+        num_tokens = lock.num_tokens + len(view) // ID_BYTES
+        new = self._new_lock(end, account, num_tokens, priority)
         new._detached = lock._detached
         return Extended(new, depth // ID_BYTES, present)
 
     # -- removal -----------------------------------------------------------------------------
 
-    def evict(self, num_blocks: int) -> BlockIds:
+    def evict(
+        self,
+        num_blocks: int,
+        *,
+        namespace: Namespace | str | None = None,
+        cause: str = "evict() was called",
+    ) -> BlockIds:
         """Remove ``num_blocks`` unlocked blocks, leaf tails first, and return them.
 
-        Fewer only when no more are unlocked; never more. Cost: logarithmic in the number of
-        leaves for each leaf taken.
+        Fewer only when no more are unlocked (or guaranteed to somebody); never more. Cost:
+        logarithmic in the number of leaves for each leaf taken.
+
+        Args:
+            num_blocks: how many.
+            namespace: who wants the room: everybody else's guaranteed blocks stay.
+            cause: why, for :meth:`explain`.
 
         Raises:
             InvalidRequestError: no whole number, or below 0; nothing has changed.
         """
-        return self._forest.evict(checked_count(num_blocks, "num_blocks"))
+        wanted = checked_count(num_blocks, "num_blocks")
+        asker = None if namespace is None else self._forest.quotas.get(Namespace.of(namespace))
+        return evict_blocks(self._forest, wanted, cause=cause, asker=asker)
 
     def flush(self, namespace: Namespace | str | None = None) -> BlockIds:
         """Forget cached prefixes: no later look-up finds them.
@@ -251,75 +278,6 @@ class RadixTree:
         space = None if namespace is None else Namespace.of(namespace)
         return flush_forest(self._forest, self._locks, space)
 
-    # -- inspection --------------------------------------------------------------------------
-
-    def check(self) -> None:
-        """Verify every invariant. Cost: the whole tree.
-
-        Raises:
-            CacheCorruptionError: naming the fault and the place.
-        """
-        check_forest(self._forest, self._locks)
-
-    def view(self, max_nodes: int) -> TreeView:
-        """Return at most ``max_nodes`` nodes, parents first, the largest subtrees first."""
-        return view_forest(self._forest, checked_count(max_nodes, "max_nodes"))
-
-    def path_ids(self, node: Node) -> BlockIds:
-        """Block ids from the root to a node. For handles; users read ``Lock.block_ids``."""
-        return gather(node)
-
-    def all_block_ids(self) -> BlockIds:
-        """Return every block the tree owns, flushed but locked ones included, in no order."""
-        ids = BlockIds("i")
-        for node in self._forest.nodes():
-            ids.frombytes(node.ids)
-        return ids
-
-    @property
-    def block_size(self) -> int:
-        """Tokens a block."""
-        return self._forest.block_size
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks the tree owns: evictable and locked ones."""
-        return self._forest.num_blocks
-
-    @property
-    def num_locked_blocks(self) -> int:
-        """Blocks under at least one lock."""
-        return self._forest.num_locked_blocks
-
-    @property
-    def num_evictable_blocks(self) -> int:
-        """Blocks that ``evict`` could free now."""
-        return self._forest.num_blocks - self._forest.num_locked_blocks
-
-    @property
-    def num_detached_blocks(self) -> int:
-        """Locked blocks that a flush has made unfindable."""
-        return self._forest.num_detached_blocks
-
-    @property
-    def num_nodes(self) -> int:
-        """Nodes, roots not counted."""
-        return self._forest.num_nodes
-
-    @property
-    def num_locks(self) -> int:
-        """Live locks."""
-        return len(self._locks)
-
-    def __repr__(self) -> str:
-        return (
-            f"RadixTree(block_size={self.block_size}, num_nodes={self.num_nodes}, "
-            f"num_blocks={self.num_blocks}, num_locked_blocks={self.num_locked_blocks})"
-        )
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("a RadixTree cannot be copied or pickled: its blocks belong to one pool")
-
     # -- the border --------------------------------------------------------------------------
 
     def _whole_blocks(self, tokens: Iterable[int], max_tokens: int | None = None) -> memoryview:
@@ -329,11 +287,16 @@ class RadixTree:
             size = min(size, checked_count(max_tokens, "max_tokens") * ID_BYTES)
         return view[: size - size % self._forest.unit]
 
+    def _hit(self, node: Node, inside: int) -> Node:
+        """Note that a counted look-up ends here; return the node that ends there."""
+        node.account.policy.hit(node, inside // self._forest.unit)
+        return self._boundary(node, inside)
+
     def _boundary(self, node: Node, inside: int) -> Node:
         return self._forest.split(node, inside) if inside < len(node.key) else node
 
-    def _new_lock(self, end: Node, space: Namespace, num_tokens: int) -> Lock:
-        lock = Lock(self, end, space, num_tokens)
+    def _new_lock(self, end: Node, account: Account, num_tokens: int, priority: int) -> Lock:
+        lock = Lock(self, end, account, num_tokens, priority)
         self._locks.add(lock)
         return lock
 

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from radixcache.errors import InvalidRequestError
-from radixcache.tree.keys import checked_count, common_len, edge_tag, pack, pack_block_ids
+from radixcache.tree.keys import (
+    check_block_ids,
+    checked_count,
+    common_len,
+    edge_tag,
+    pack,
+    pack_block_ids,
+)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +113,11 @@ def test_only_public_has_no_tag():
 def test_block_ids_are_distinct_and_not_negative(ids, named):
     """A block has one place in a pool and in a sequence; what is left over is not looked at."""
     with pytest.raises(InvalidRequestError, match=named):
-        pack_block_ids(ids, 2)
+        check_block_ids(pack_block_ids(ids, 2))
 
-    assert pack_block_ids([0, 2**31 - 1, -1, 0], 2).cast("i").tolist() == [0, 2**31 - 1]
+    packed = pack_block_ids([2**31 - 1, 0, -1, 0], 2)
+    check_block_ids(packed)
+    assert packed.cast("i").tolist() == [2**31 - 1, 0]
 
 
 @pytest.mark.parametrize("value", [0, 3, np.int64(3), True])

@@ -4,6 +4,7 @@ import pytest
 
 from radixcache.errors import CacheCorruptionError
 from radixcache.tree import RadixTree
+from radixcache.tree.account import Account
 from radixcache.types import Namespace
 
 NS = "model"
@@ -107,7 +108,7 @@ def a_private_node_above_a_public_one(tree):
     above = node(tree, 1)
     root = tree._forest.roots[NS]
     del root.children[above.edge]
-    above.scope = "a"
+    above.account = tree._forest.account(root, "a")
     above.edge = b"a" + above.edge
     root.children[above.edge] = above
 
@@ -130,6 +131,42 @@ def nodes_are_miscounted(tree):
 def detached_blocks_are_miscounted(tree):
     """The flushed size."""
     tree._forest.num_detached_blocks += 1
+
+
+def an_account_is_wrong(tree):
+    """The blocks of a namespace."""
+    node(tree, 3).account.num_blocks += 1
+
+
+def an_account_of_locks_is_wrong(tree):
+    """The locked blocks of a namespace."""
+    node(tree, 3).account.num_locked_blocks -= 1
+
+
+def a_node_is_in_a_foreign_account(tree):
+    """A node whose namespace has another account."""
+    leaf = node(tree, 3)
+    own, leaf.account = leaf.account, Account(leaf.account.namespace, leaf.account.policy)
+    own.num_blocks -= leaf.num_blocks
+    leaf.account.num_blocks += leaf.num_blocks
+
+
+def a_depth_is_wrong(tree):
+    """Where a node begins."""
+    node(tree, 3).start += 4
+
+
+def a_subtree_is_miscounted(tree):
+    """What lies below a node."""
+    tree._forest.sizes.settle()
+    node(tree, 3).below += 1
+
+
+def a_debt_is_not_listed(tree):
+    """A change that would never reach the parent."""
+    leaf = node(tree, 3)
+    tree._forest.sizes.settle()
+    leaf.owed += 1
 
 
 def an_evictable_leaf_is_missing(tree):
@@ -238,6 +275,12 @@ def a_node_from_the_future(tree):
         (locked_blocks_are_miscounted, "wrong size: num_locked_blocks"),
         (nodes_are_miscounted, "wrong size: num_nodes"),
         (detached_blocks_are_miscounted, "wrong size: num_detached_blocks"),
+        (an_account_is_wrong, "wrong account: num_blocks"),
+        (an_account_of_locks_is_wrong, "wrong account: num_locked_blocks"),
+        (a_node_is_in_a_foreign_account, "wrong account: .* not the one of its namespace"),
+        (a_depth_is_wrong, "wrong depth"),
+        (a_subtree_is_miscounted, "wrong size: .* below"),
+        (a_debt_is_not_listed, "wrong size: .* owes and is not listed"),
         (an_evictable_leaf_is_missing, "sorted container: .* is evictable but not held"),
         (a_locked_leaf_is_held, "sorted container: .* is held but not evictable"),
         (an_entry_is_out_of_date, "sorted container: .* entry out of date"),

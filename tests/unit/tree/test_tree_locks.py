@@ -87,7 +87,7 @@ class TestLocks:
         tree = RadixTree(1)
         put(tree, [1], [1])
         lock = tree.lock([1], namespace=NS)
-        forged = Lock(RadixTree(1), lock._node, lock.namespace, 1)
+        forged = Lock(RadixTree(1), lock._node, lock._account, 1, 0)
 
         with pytest.raises(LockError):
             tree.unlock(forged)

@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from radixcache.errors import InvalidRequestError
+from radixcache.errors import InvalidRequestError, LockError
 from radixcache.tree import RadixTree
 from radixcache.types import PUBLIC, Namespace
 from tests.tree_forms import NS, get, put
@@ -104,7 +104,7 @@ class TestMatchAndInsert:
         put(tree, [1, 2, 3, 4], [9])
 
         for tokens in ([], [1], [1, 2, 3]):
-            assert tree.match(tokens, namespace=NS) == (0, [])
+            assert (tree.match_len(tokens, namespace=NS), get(tree, tokens)) == (0, [])
             lock = tree.lock(tokens, namespace=NS)
             assert (lock.num_tokens, lock.block_ids) == (0, [])
             tree.check()
@@ -300,10 +300,44 @@ def test_results_print_what_they_hold():
     put(tree, [1, 2], [8, 9])
     lock = tree.lock([1, 2], namespace=NS)
 
-    assert repr(tree.match([1], namespace=NS)) == "Match(num_tokens=1, block_ids=BlockIds([8]))"
+    assert repr(tree.match([1], namespace=NS)) == "<Match of 1 tokens>"
     assert repr(lock) == "<Lock on 2 tokens, live>"
     tree.unlock(lock)
     assert repr(lock) == "<Lock on 2 tokens, ended>"
     assert get(tree, [1]) != [9]
     assert get(tree, [1]) != (8,)
     assert "num_nodes=1, num_blocks=2" in repr(tree)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tree: tree.evict(1),
+        lambda tree: tree.flush(),
+        lambda tree: tree.lock([1, 2], namespace=NS),
+    ],
+    ids=["evict", "flush", "split"],
+)
+def test_a_match_read_after_its_blocks_moved_is_refused(change):
+    """A look-up guards nothing; ids that may be somebody else's by now are not handed out."""
+    tree = RadixTree(1)
+    put(tree, [1, 2, 3], [8, 9, 10])
+    read, unread = tree.match([1, 2, 3], namespace=NS), tree.match([1, 2, 3], namespace=NS)
+    assert read.block_ids == [8, 9, 10]
+    change(tree)
+
+    assert read.block_ids == [8, 9, 10]
+    assert unread.num_tokens == 3
+    with pytest.raises(LockError, match="changed since"):
+        _ = unread.block_ids
+
+
+def test_a_match_may_be_read_after_growth():
+    """What was added behind or beside a prefix does not move its blocks."""
+    tree = RadixTree(1)
+    put(tree, [1, 2, 3], [8, 9, 10])
+    found = tree.match([1, 2, 3], namespace=NS)
+    put(tree, [1, 2, 3, 4], [8, 9, 10, 11])
+    put(tree, [5], [12])
+
+    assert found.block_ids == [8, 9, 10]

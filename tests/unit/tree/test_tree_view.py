@@ -1,5 +1,8 @@
 """The bounded picture of the tree."""
 
+import pytest
+
+from radixcache.errors import InvalidRequestError
 from radixcache.tree import RadixTree
 from radixcache.tree import view as view_module
 from radixcache.types import Namespace
@@ -82,9 +85,57 @@ def test_a_flushed_path_is_not_shown():
     assert [node.namespace for node in tree.view(9).nodes] == ["n"]
 
 
-def test_a_very_large_tree_is_ranked_by_own_size(monkeypatch):
-    """Beyond the exact limit the same rules hold without summing the whole tree."""
-    monkeypatch.setattr(view_module, "_EXACT_NODES", 0)
-    view = sample(FakeClock()).view(3)
+@pytest.mark.parametrize(
+    ("order", "first_tokens"),
+    [
+        ("tokens", [10, 1, 50]),
+        ("hits", [50, 10, 1]),
+        ("recent", [1, 50, 10]),
+        ("oldest", [10, 50, 1]),
+    ],
+)
+def test_the_picture_begins_with_what_was_asked_for(order, first_tokens):
+    """By size of the whole subtree, hits or age."""
+    tree = RadixTree(1)
+    tree.insert(range(10, 20), range(10), namespace="m")
+    tree.insert(range(50, 52), range(50, 52), namespace="m")
+    for _ in range(3):
+        tree.unlock(tree.lock(range(50, 52), namespace="m"))
+    tree.insert(range(1, 4), range(20, 23), namespace="m")
 
-    assert [node.num_tokens for node in view.nodes] == [2, 10, 3]
+    assert [n.token_ids[0] for n in tree.view(9, order=order).nodes] == first_tokens
+    with pytest.raises(InvalidRequestError, match=r"order: got 'best', allowed: tokens \| hits"):
+        tree.view(9, order="best")
+
+
+def test_a_subtree_counts_all_below_it_through_every_change():
+    """A small node with much below it comes before a large one with nothing below."""
+    tree = RadixTree(1)
+    tree.insert([1, 2], [1, 2], namespace="m")
+    tree.insert([9] * 5, range(100, 105), namespace="m")
+    for i in range(4):
+        tree.insert([1, 2, 10 + i], [1, 2, 10 + i], namespace="m")
+
+    def sizes():
+        return [(n.token_ids[0], n.num_tokens, n.subtree_tokens) for n in tree.view(2).nodes]
+
+    assert sizes() == [(1, 2, 6), (9, 5, 5)]
+    lock = tree.lock([9] * 5, namespace="m")
+    tree.evict(2)
+    assert sizes() == [(9, 5, 5), (1, 2, 4)]
+    tree.extend(lock, [7, 8], [107, 108])
+    assert sizes()[0] == (9, 7, 7)
+    tree.flush("m")
+    assert tree.view(2).nodes == ()
+
+
+def test_with_very_many_branches_the_picture_says_that_it_is_not_complete(monkeypatch):
+    """The first branches are compared, and the reader learns that others were not."""
+    monkeypatch.setattr(view_module, "_MAX_LOOKED_AT", 10)
+    tree = RadixTree(1)
+    for i in range(30):
+        tree.insert([i] * (i + 1), range(100 * i, 101 * i + 1), namespace="m")
+
+    assert [n.num_tokens for n in tree.view(3).nodes] == [10, 9, 8]
+    assert not tree.view(3).complete
+    assert sample(FakeClock()).view(2).complete

@@ -1,0 +1,91 @@
+"""How many blocks lie below each node, without walking to the root at each change.
+
+A node that grows or loses a child owes its parent the news. Debts wait in a bounded list; where
+one passes another on its way up, the two become one. So a change costs a step or two wherever it
+happens in however deep a tree, and a picture of the tree settles a few hundred debts, not millions
+of nodes.
+"""
+
+from collections.abc import Iterable
+
+from radixcache.tree.node import Node
+
+__all__ = ["Sizes"]
+
+_MAX_DEBTORS = 1_000
+
+
+class Sizes:
+    """Keeps ``below`` and ``owed`` of the findable nodes.
+
+    ``below`` = own blocks + what each child has reported, and a child has reported
+    ``below - owed``.
+    """
+
+    __slots__ = ("_debtors",)
+
+    def __init__(self) -> None:
+        self._debtors: dict[Node, None] = {}  # an ordered set
+
+    def grow(self, node: Node, num_blocks: int) -> None:
+        """Note new blocks in a node."""
+        node.below += num_blocks
+        self._owe(node, num_blocks)
+
+    def shrink(self, node: Node, num_blocks: int) -> None:
+        """Note blocks gone from a node's own tail."""
+        node.below -= num_blocks
+        self._owe(node, -num_blocks)
+
+    def cut(self, node: Node, parent: Node) -> None:
+        """Note that a node has left its parent with everything below it."""
+        reported = node.below - node.owed
+        node.owed = 0
+        self._debtors.pop(node, None)
+        parent.below -= reported
+        self._owe(parent, -reported)
+
+    def split(self, upper: Node, lower: Node) -> None:
+        """Note that ``upper`` was cut from the front of ``lower``."""
+        upper.below, upper.owed = lower.below, lower.owed
+        lower.below -= upper.num_blocks
+        lower.owed = 0
+        if self._debtors.pop(lower, lower) is None:
+            self._debtors[upper] = None
+
+    def join(self, top: Node, pieces: Iterable[Node]) -> None:
+        """Note that the pieces below ``top``, its only descendants, have become part of it."""
+        for piece in pieces:
+            top.below += piece.owed
+            top.owed += piece.owed
+            self._debtors.pop(piece, None)
+        self._owe(top, 0)
+
+    def owes(self, node: Node) -> bool:
+        """Whether a node is listed among those that owe."""
+        return node in self._debtors
+
+    def settle(self, keep: int = 0) -> None:
+        """Report debts until only ``keep`` nodes owe."""
+        debtors = self._debtors
+        while len(debtors) > keep:
+            node, _ = debtors.popitem()
+            owed, node.owed = node.owed, 0
+            parent = node.parent
+            assert parent is not None, "a root has nobody to report to"
+            parent.below += owed
+            self._owe_quietly(parent, owed)
+
+    def _owe(self, node: Node, change: int) -> None:
+        self._owe_quietly(node, change)
+        if len(self._debtors) > _MAX_DEBTORS:
+            self.settle(_MAX_DEBTORS)
+
+    def _owe_quietly(self, node: Node, change: int) -> None:
+        if node.parent is None:
+            return
+        node.owed += change
+        if node.owed:
+            self._debtors[node] = None
+        else:
+            self._debtors.pop(node, None)
