@@ -30,6 +30,7 @@ _HIT_CLASSES: Final = 3  # never asked for again, once, more often
 _COMMON_HITS: Final = 8  # from here on a prefix is common to many
 _NUM_CLASSES: Final = 2 * _HIT_CLASSES
 _MAX_LOSS: Final = 0.004  # share of the traffic that learning may cost against LRU
+_LOSS_MEMORY: Final = 64  # half-life of gain and loss, in ages that LRU reaches
 _MIN_HORIZON: Final = 64  # ticks
 
 
@@ -58,12 +59,12 @@ class _Note:
 class AdaptivePolicy(EvictionPolicy):
     """Evicts by age, where each class of leaves has an age limit of its own.
 
-    Deterministic: the same calls give the same order. Memory: the leaves held, and a few numbers
-    for each tick back to where LRU's memory ends.
+    Deterministic: the same calls give the same order. Memory: the leaves held, and what
+    :class:`LruRival` keeps.
 
     Args:
         max_loss: share of all blocks asked for that it may fall behind LRU before it stops
-            deviating from it; 0 or more.
+            deviating from it. Below 0 it is LRU.
     """
 
     __slots__ = (
@@ -189,8 +190,9 @@ class AdaptivePolicy(EvictionPolicy):
         memory = max(_MIN_HORIZON, tick - self._rival.horizon)
         self._book.advance(tick, memory)
         if tick >= self._next_fit:
-            self._next_fit = tick + max(16, memory // 8)
-            self._rival.fade(memory // 8 / (64 * memory))
+            pause = max(16, memory // 8)
+            self._next_fit = tick + pause
+            self._rival.fade(pause / (_LOSS_MEMORY * memory))
             # Ages matter once something was evicted; until then each order is as good.
             if self._rival.horizon:
                 trusted = self._rival.loss <= self._max_loss * self._rival.traffic

@@ -8,6 +8,7 @@ is where its last span ends. Reuse at ages which the cache does not reach is see
 blocks that come back.
 """
 
+import math
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 __all__ = ["AgeBook"]
 
 _Floats = npt.NDArray[np.float64]
+_Step = tuple[float, float, float, float]
 
 _SPANS_AN_OCTAVE: Final = 2
 _NUM_SPANS: Final = 24 * _SPANS_AN_OCTAVE  # to 2**24 ticks
@@ -86,7 +88,7 @@ class AgeBook:
     def reuse(self, group: int, age: int, num_blocks: int) -> None:
         """Count blocks asked for ``age`` ticks after their last access."""
         # The request that asks has its tick yet to come, hence + 2.
-        span = int(np.log2(age + 2.0) * _SPANS_AN_OCTAVE)
+        span = int(math.log2(age + 2) * _SPANS_AN_OCTAVE)
         self._reuse[group, min(span, _NUM_SPANS - 1)] += num_blocks
 
     def advance(self, tick: int, memory: int) -> None:
@@ -154,22 +156,20 @@ class AgeBook:
         expected: _Floats = self._room * (self._reuse + doubt * total) / (self._room + doubt)
         return expected
 
-    def _hull(
-        self, room: list[float], reuse: list[float]
-    ) -> list[tuple[float, float, float, float]]:
+    def _hull(self, room: list[float], reuse: list[float]) -> list[_Step]:
         """Return steps of falling reuse for room: (reuse, room, age before, age after).
 
         Spans join where a later one is better than those before, which it cannot be had without.
         """
-        steps: list[tuple[float, float, float, float]] = []
+        steps: list[_Step] = []
         before = 0.0
-        for cost, won, end in zip(room, reuse, self._ends.tolist(), strict=True):
-            if cost <= 1e-6:
+        for span_room, span_reuse, end in zip(room, reuse, self._ends.tolist(), strict=True):
+            if span_room <= 1e-6:
                 continue
-            start = before
+            won, cost, start = span_reuse, span_room, before
             while steps and steps[-1][0] * cost <= won * steps[-1][1]:
-                won, cost, start = won + steps[-1][0], cost + steps[-1][1], steps[-1][2]
-                steps.pop()
+                earlier = steps.pop()
+                won, cost, start = won + earlier[0], cost + earlier[1], earlier[2]
             steps.append((won, cost, start, end))
             before = end
         return steps

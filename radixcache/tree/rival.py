@@ -12,8 +12,8 @@ __all__ = ["LruRival"]
 class LruRival:
     """Finds the horizon of LRU and counts how far one is ahead or behind.
 
-    Cost: constant for each call, amortised; memory: one number pair for each tick since the
-    horizon.
+    Cost: constant for each call and tick, amortised. Memory: a number for each tick since the
+    horizon at which blocks were last accessed that are held, or were evicted.
 
     Attributes:
         horizon: LRU would hold what was last accessed at this tick or later.
@@ -36,7 +36,7 @@ class LruRival:
     def cached(self, tick: int, num_blocks: int) -> None:
         """Blocks last accessed at ``tick`` are held and may be evicted."""
         if tick >= self.horizon:
-            self._cached[tick] = self._cached.get(tick, 0) + num_blocks
+            _count(self._cached, tick, num_blocks)
         else:
             self._num_ahead += num_blocks
 
@@ -48,7 +48,7 @@ class LruRival:
     def evicted(self, tick: int, num_blocks: int) -> None:
         """The blocks just given up were evicted."""
         if tick >= self.horizon:
-            self._evicted[tick] = self._evicted.get(tick, 0) + num_blocks
+            _count(self._evicted, tick, num_blocks)
             self._num_behind += num_blocks
             self._settle()
 
@@ -56,7 +56,7 @@ class LruRival:
         """Evicted blocks, last accessed at ``tick``, were asked for."""
         if tick >= self.horizon:
             self.loss += num_blocks
-            self._evicted[tick] = self._evicted.get(tick, 0) - num_blocks
+            _count(self._evicted, tick, -num_blocks)
             self._num_behind -= num_blocks
 
     def gained(self, num_blocks: int) -> None:
@@ -79,3 +79,12 @@ class LruRival:
             self._num_ahead += self._cached.pop(self.horizon, 0)
             self._num_behind -= self._evicted.pop(self.horizon, 0)
             self.horizon += 1
+
+
+def _count(blocks: dict[int, int], tick: int, num_blocks: int) -> None:
+    """Add to a count; zeros are not kept, or memory would grow with time."""
+    total = blocks.get(tick, 0) + num_blocks
+    if total:
+        blocks[tick] = total
+    else:
+        blocks.pop(tick, None)
