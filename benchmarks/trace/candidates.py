@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
 from sortedcontainers import SortedList  # type: ignore[import-untyped]  # ships no types
 
 from radixcache.tree.adaptive import AdaptivePolicy
@@ -30,6 +31,9 @@ class FixedScore(SortedPolicy):
         blocks = (leaf.start + len(leaf.key)) * leaf.num_blocks // len(leaf.key)
         score = leaf.num_hits * self._per_hit_s - blocks * _TOKENS * self._per_token_s
         return leaf.last_access_s + score
+
+    def check(self) -> None:
+        """Nothing: a trial. A trimmed leaf keeps the rank it had."""
 
     def joins(self, upper: Node, lower: Node) -> bool:
         """Agree unless the upper part was used after the lower one."""
@@ -105,16 +109,24 @@ class ArcLike(EvictionPolicy):
 class HitDensity(AdaptivePolicy):
     """LHD-like: the same counts and classes, but the head with the least reuse for room goes."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._density: list[list[float]] = []
+        self._density_of = -1
+
     def victim(self) -> Node | None:
         """Return, of the classes' heads, the one whose age promises least."""
         best: tuple[float, int, Node] | None = None
-        book = self._book
-        expected = book._expected_reuse() / (book._room + 1e-9) if self._rival.horizon else None
+        if self._rival.horizon and self._density_of != self._next_fit:
+            expected = self._book._expected_reuse() / (self._book._room + 1e-9)
+            # The best that is still to come, at this age or a later one.
+            self._density = np.maximum.accumulate(expected[:, ::-1], axis=1)[:, ::-1].tolist()
+            self._density_of = self._next_fit
         for group, leaves in enumerate(self._groups):
             if leaves:
                 key = leaves[0]
                 span = min(47, int(2 * math.log2(self._now + 2 - key[0])))
-                density = 0.0 if expected is None else float(expected[group, span:].max())
+                density = self._density[group][span] if self._density else 0.0
                 if best is None or (density, key[0]) < best[:2]:
                     best = (density, key[0], key[2])
         return None if best is None else best[2]
