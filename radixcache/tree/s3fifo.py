@@ -45,6 +45,7 @@ class S3FifoPolicy(EvictionPolicy):
         "_away",
         "_main",
         "_main_blocks",
+        "_num_evicted",
         "_place",
         "_small",
         "_small_blocks",
@@ -56,7 +57,7 @@ class S3FifoPolicy(EvictionPolicy):
         self._small: SortedList = SortedList()
         self._main: SortedList = SortedList()
         self._small_blocks = self._main_blocks = 0
-        self._place = 0
+        self._place = self._num_evicted = 0
         # Places in the main queue of leaves in use: node id -> (place, spent). Nodes that never
         # come back leave one behind, so the oldest go.
         self._away: OrderedDict[int, tuple[int, int]] = OrderedDict()
@@ -107,14 +108,23 @@ class S3FifoPolicy(EvictionPolicy):
             self._shrink(_entry(node), num_blocks)
 
     def stored(self, node: Node, num_blocks: int, ghosts: Sequence[Lost]) -> None:
-        """Send a node that was evicted before to the main queue."""
-        if ghosts and num_blocks == node.num_blocks:
+        """Send a node that was evicted not long ago to the main queue.
+
+        Not long: no more blocks have gone since than are held, which is the memory that S3-FIFO
+        gives to ghosts.
+        """
+        if not ghosts or num_blocks < node.num_blocks:
+            return
+        note = ghosts[0].note
+        held = self._small_blocks + self._main_blocks
+        if isinstance(note, int) and self._num_evicted - note <= held + num_blocks:
             self._keep_place(node, self._next_place(), node.num_hits)
 
     def evicted(self, leaf: Node, num_blocks: int) -> object:
-        """Let go of the blocks that leave a held leaf."""
+        """Let go of the blocks that leave a held leaf; note how many had gone by then."""
         self._shrink(_entry(leaf), num_blocks)
-        return None
+        self._num_evicted += num_blocks
+        return self._num_evicted
 
     def _insert(self, leaf: Node, place: int, *, main: bool, spent: int) -> None:
         entry = _Entry((place, leaf.node_id, leaf), main, spent, leaf.num_blocks)
