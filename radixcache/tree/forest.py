@@ -88,6 +88,7 @@ class Forest:
         """Forget a root that holds nothing, so that dead namespaces cost nothing."""
         if root.children is None and not root.lock_count and not root.detached:
             del self.roots[root.account.namespace.kv_key]
+            self.version += 1
 
     # -- recency and locks -------------------------------------------------------------------
 
@@ -102,8 +103,9 @@ class Forest:
             node.last_access = tick
             node.last_access_s = now
             node.num_hits += 1
-            node.priority = max(node.priority, priority)
             node = node.parent
+        if priority:
+            _raise_priority(end, priority)
 
     def lock(self, end: Node, stop: Node | None = None, *, hit: bool, priority: int = 0) -> None:
         """Count one more lock on the path from ``end`` up to, and without, ``stop``.
@@ -117,20 +119,18 @@ class Forest:
         node: Node | None = end
         while node is not stop and node is not None:
             if not node.lock_count:
-                self.count_locked(node, len(node.ids) // ID_BYTES)
+                num_blocks = len(node.ids) // ID_BYTES
+                self.num_locked_blocks += num_blocks
+                if not node.detached:
+                    node.account.num_locked_blocks += num_blocks
             node.lock_count += 1
             if hit:
                 node.last_access = tick
                 node.last_access_s = now
                 node.num_hits += 1
-                node.priority = max(node.priority, priority)
             node = node.parent
-
-    def count_locked(self, node: Node, num_blocks: int) -> None:
-        """Note that blocks of a node have become locked (negative: unlocked)."""
-        self.num_locked_blocks += num_blocks
-        if not node.detached:
-            node.account.num_locked_blocks += num_blocks
+        if priority:
+            _raise_priority(end, priority)
 
     def unlock(self, end: Node) -> BlockIds:
         """Count one lock less on the path to ``end``; return the blocks that went with it."""
@@ -141,7 +141,10 @@ class Forest:
             root = node
             node.lock_count -= 1
             if not node.lock_count:
-                self.count_locked(node, -(len(node.ids) // ID_BYTES))
+                num_blocks = len(node.ids) // ID_BYTES
+                self.num_locked_blocks -= num_blocks
+                if not node.detached:
+                    node.account.num_locked_blocks -= num_blocks
             node = node.parent
         above: Node | None = end
         while above is not None and above.detached and not above.lock_count:
@@ -149,7 +152,8 @@ class Forest:
             above = above.parent
         if above is not None:
             self.settle(self._rejoin(above))
-        self.drop_root(root)
+        if root.children is None:
+            self.drop_root(root)
         return freed
 
     def settle(self, node: Node) -> None:
@@ -281,12 +285,15 @@ class Forest:
     def _count_new(self, end: Node, num_blocks: int, *, held: bool, detached: bool) -> None:
         self.num_blocks += num_blocks
         if held:
-            self.count_locked(end, num_blocks)
+            self.num_locked_blocks += num_blocks
         if detached:
             self.num_detached_blocks += num_blocks
-        else:
-            end.account.num_blocks += num_blocks
-            self.sizes.grow(end, num_blocks)
+            return
+        account = end.account
+        account.num_blocks += num_blocks
+        if held:
+            account.num_locked_blocks += num_blocks
+        self.sizes.grow(end, num_blocks)
 
     def _add_child(
         self, parent: Node, key: memoryview, ids: memoryview, account: Account, detached: bool
@@ -337,6 +344,13 @@ class Forest:
             del siblings[node.edge]
             if not siblings:
                 node.parent.children = None
+
+
+def _raise_priority(end: Node, priority: int) -> None:
+    node: Node | None = end
+    while node is not None:
+        node.priority = max(node.priority, priority)
+        node = node.parent
 
 
 def inherit_recency(parent: Node, child: Node) -> None:

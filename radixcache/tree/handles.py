@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from radixcache.tree.node import Node
     from radixcache.tree.tree import RadixTree
 
-__all__ = ["BlockIds", "Extended", "Inserted", "Lock"]
+__all__ = ["BlockIds", "Extended", "Lock"]
 
 
 class BlockIds(array):  # type: ignore[type-arg]  # array takes its parameter only from Python 3.12
@@ -37,13 +37,6 @@ class BlockIds(array):  # type: ignore[type-arg]  # array takes its parameter on
 
     def __repr__(self) -> str:
         return f"BlockIds({self.tolist()})"
-
-
-class Inserted(NamedTuple):
-    """What an insert did."""
-
-    num_present: int  # tokens that were there before
-    block_ids: BlockIds  # canonical: one for each whole block of the tokens given
 
 
 class Lock:

@@ -61,10 +61,10 @@ def pack(ids: Iterable[int], field: str) -> memoryview:
     """
     # array(), memoryview() and tolist() each have their own way of refusing a bad value.
     try:
-        if isinstance(ids, (list, tuple)):
-            ids = array("i", ids)
         if isinstance(ids, array) and ids.typecode == "i":
             return memoryview(ids).cast("B")
+        if isinstance(ids, (list, tuple)):
+            return memoryview(array("i", ids)).cast("B")
         return _view(ids)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequestError(field, ids, _ALLOWED) from error
@@ -105,7 +105,7 @@ def check_block_ids(packed: memoryview) -> None:
     """
     ids = np.frombuffer(packed, np.int32)
     # Fresh blocks mostly come in rising order, which is quick to see.
-    if not len(ids) or (ids[0] >= 0 and (ids[1:] > ids[:-1]).all()):
+    if not len(ids) or (ids[0] >= 0 and np.count_nonzero(ids[1:] > ids[:-1]) == len(ids) - 1):
         return
     ordered = np.sort(ids)
     if ordered[0] < 0:

@@ -83,8 +83,10 @@ class LostPrefixes:
             tag: of the scope.
             view: packed key ids, whole blocks.
         """
-        found: list[Lost] = []
         places = self._forks.get(_fork_id(node))
+        if places is None:
+            return []
+        found: list[Lost] = []
         unit, pos = self._unit, 0
         while places is not None and pos < len(view):
             lost = places.get((depth + pos, tag + view[pos : pos + unit]))

@@ -1,4 +1,4 @@
-"""What a look-up found."""
+"""What a look-up and an insert found."""
 
 from radixcache.errors import LockError
 from radixcache.tree.forest import Forest
@@ -6,23 +6,26 @@ from radixcache.tree.handles import BlockIds
 from radixcache.tree.keys import ID_BYTES
 from radixcache.tree.node import Node, gather
 
-__all__ = ["Match"]
+__all__ = ["Inserted", "Match"]
 
 
 class Match:
-    """The longest cached prefix of some tokens, at the time of asking.
+    """The longest cached prefix of some tokens, at the time of asking. It guards nothing.
 
     Attributes:
         num_tokens: its length, a whole number of blocks.
     """
 
-    __slots__ = ("_block_ids", "_forest", "_inside", "_node", "_version", "num_tokens")
+    __slots__ = ("_block_ids", "_forest", "_inside", "_node", "_scope", "_version", "num_tokens")
 
-    def __init__(self, forest: Forest, node: Node | None, inside: int, num_tokens: int) -> None:
+    def __init__(
+        self, forest: Forest, node: Node | None, inside: int, num_tokens: int, scope: str
+    ) -> None:
         self.num_tokens = num_tokens
         self._forest = forest
-        self._node = node  # where it ends, None if nothing matched
-        self._inside = inside  # blocks into the node
+        self._node = node  # where it ends; None: there is no such root
+        self._inside = inside  # bytes of key ids into the node
+        self._scope = scope  # who asked
         self._version = forest.version
         self._block_ids: BlockIds | None = None
 
@@ -31,19 +34,41 @@ class Match:
         """One block id for each block of ``num_tokens``; gathered when first asked for.
 
         Raises:
-            LockError: blocks have moved in between. A match guards nothing, a lock does.
+            LockError: blocks have moved in between.
         """
         if self._block_ids is None:
-            if self._version != self._forest.version:
-                raise LockError(
-                    f"{self!r}: the tree has changed since, the blocks may be somebody else's: "
-                    "read block_ids at once, or take a lock()"
-                )
+            self._require_current()
             if self._node is None:
                 self._block_ids = BlockIds("i")
             else:
-                self._block_ids = gather(self._node, self._inside * ID_BYTES)
+                num_blocks = self._inside // self._forest.unit
+                self._block_ids = gather(self._node, num_blocks * ID_BYTES)
         return self._block_ids
 
+    def _require_current(self) -> None:
+        if self._version != self._forest.version:
+            raise LockError(
+                f"{self!r}: the tree has changed since, the blocks may be somebody else's: use it "
+                "at once, or take a lock()"
+            )
+
     def __repr__(self) -> str:
-        return f"<Match of {self.num_tokens} tokens>"
+        return f"<{type(self).__name__} of {self.num_tokens} tokens>"
+
+
+class Inserted(Match):
+    """The path that an insert has published; its block ids are the canonical ones.
+
+    Attributes:
+        num_tokens: its length: the whole blocks of the tokens given.
+        num_present: how many of them were there before.
+    """
+
+    __slots__ = ("num_present",)
+
+    def __init__(
+        self, forest: Forest, node: Node | None, num_tokens: int, num_present: int, scope: str
+    ) -> None:
+        inside = 0 if node is None else len(node.key)
+        super().__init__(forest, node, inside, num_tokens, scope)
+        self.num_present = num_present

@@ -7,9 +7,9 @@ from radixcache.tree.account import Account
 from radixcache.tree.base import TreeBase
 from radixcache.tree.evict import evict_blocks
 from radixcache.tree.flush import flush_forest
-from radixcache.tree.handles import BlockIds, Extended, Inserted, Lock
+from radixcache.tree.handles import BlockIds, Extended, Lock
 from radixcache.tree.keys import ID_BYTES, check_block_ids, checked_count, pack, pack_block_ids
-from radixcache.tree.match import Match
+from radixcache.tree.match import Inserted, Match
 from radixcache.tree.node import Node, gather, longest
 from radixcache.types import Namespace
 
@@ -26,7 +26,7 @@ class RadixTree(TreeBase):
 
     >>> tree = RadixTree(block_size=2)
     >>> tree.insert([1, 2, 3, 4, 5], [10, 20], namespace="m")
-    Inserted(num_present=0, block_ids=BlockIds([10, 20]))
+    <Inserted of 4 tokens>
     >>> tree.match([1, 2, 3, 9], namespace="m").block_ids
     BlockIds([10])
 
@@ -54,9 +54,9 @@ class RadixTree(TreeBase):
         forest = self._forest
         root = forest.roots.get(space.kv_key)
         if root is None:
-            return Match(forest, None, 0, 0)
+            return Match(forest, None, 0, 0, space.scope)
         node, inside, depth = longest(root, view, space.scope, forest.unit)
-        return Match(forest, node, inside // forest.unit, depth // ID_BYTES)
+        return Match(forest, node, inside, depth // ID_BYTES, space.scope)
 
     def match_len(self, tokens: Iterable[int], *, namespace: Namespace | str) -> int:
         """Return ``match(...).num_tokens`` without collecting the block ids. Pure."""
@@ -97,7 +97,7 @@ class RadixTree(TreeBase):
         view = self._whole_blocks(tokens)
         ids = pack_block_ids(block_ids, len(view) // self._forest.unit)
         if not view:
-            return Inserted(0, BlockIds("i"))
+            return Inserted(self._forest, None, 0, 0, space.scope)
         forest = self._forest
         root = forest.root(space.kv_key)
         place = longest(root, view, space.scope, forest.unit)
@@ -115,7 +115,8 @@ class RadixTree(TreeBase):
             end = forest.append(end, rest, new_ids, account=account, held=False, detached=False)
             end.priority = max(end.priority, priority)
         forest.settle(end)
-        return Inserted(place.depth // ID_BYTES, gather(end))
+        num_tokens, present = len(view) // ID_BYTES, place.depth // ID_BYTES
+        return Inserted(forest, end, num_tokens, present, space.scope)
 
     # -- locks -------------------------------------------------------------------------------
 
@@ -153,6 +154,27 @@ class RadixTree(TreeBase):
         forest.lock(end, hit=True, priority=priority)
         account = forest.account(root, space.scope)
         return self._new_lock(end, account, place.depth // ID_BYTES, priority)
+
+    def lock_match(self, match: Match, *, priority: int = 0) -> Lock:
+        """Guard what :meth:`match` or :meth:`insert` has found, without finding it again.
+
+        Counts one hit on the whole path and makes it the most recent, as :meth:`lock` does.
+
+        Raises:
+            LockError: blocks have moved since, or it is another tree's.
+        """
+        forest = self._forest
+        if match._forest is not forest:
+            raise LockError(f"{match!r} belongs to another tree")
+        match._require_current()
+        if match._node is None:
+            raise LockError(f"{match!r}: nothing was found; lock() guards an empty prefix too")
+        end = self._hit(match._node, match._inside)
+        forest.lock(end, hit=True, priority=priority)
+        account = end.account
+        if account.scope != match._scope:
+            account = forest.account(forest.roots[account.namespace.kv_key], match._scope)
+        return self._new_lock(end, account, match.num_tokens, priority)
 
     def share(self, lock: Lock, num_tokens: int | None = None) -> Lock:
         """Return a second lock on the first ``num_tokens`` of a locked prefix (None: all).

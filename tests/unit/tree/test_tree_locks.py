@@ -236,3 +236,58 @@ class TestRejoining:
             tree.check()
 
             assert tree.num_nodes >= 2, reason
+
+
+class TestLockMatch:
+    def test_what_was_found_is_locked_without_finding_it_again(self):
+        """A match within a node cuts it there, as lock() does, and counts the hit."""
+        tree = RadixTree(1)
+        put(tree, [1, 2, 3], [7, 8, 9])
+        lock = tree.lock_match(tree.match([1, 2, 5], namespace=NS), priority=3)
+
+        assert (lock.num_tokens, lock.block_ids) == (2, [7, 8])
+        assert tree.num_locked_blocks == 2
+        shown = tree.view(1).nodes[0]
+        assert (shown.num_tokens, shown.num_hits, shown.num_locks) == (2, 1, 1)
+        tree.unlock(lock)
+        tree.check()
+
+    def test_an_insert_can_be_locked(self):
+        """The path that was published, for the scope that published it."""
+        tree, own = RadixTree(1), Namespace(NS, "a")
+        put(tree, [1, 2], [7, 8])
+        lock = tree.lock_match(put(tree, [1, 2, 3], [7, 8, 9], own))
+
+        assert (lock.namespace, lock.num_tokens, lock.block_ids) == (own, 3, [7, 8, 9])
+        lock = tree.extend(lock, [4], [10]).lock
+        assert tree.match_len([1, 2, 3, 4], namespace=own) == 4
+        tree.unlock(lock)
+        tree.check()
+
+    @pytest.mark.parametrize("change", ["evict", "flush", "split", "root"])
+    def test_what_has_moved_since_is_refused(self, change):
+        """Nothing is locked, nothing is counted."""
+        tree = RadixTree(1)
+        if change == "root":
+            first = tree.lock([1], namespace=NS)
+            found = tree.match([1], namespace=NS)
+            tree.unlock(first)
+        else:
+            put(tree, [1, 2, 3], [7, 8, 9])
+            found = tree.match([1, 2, 3], namespace=NS)
+            first = tree.lock([1, 2], namespace=NS) if change == "split" else None
+            if change != "split":
+                getattr(tree, change)(*([1] if change == "evict" else []))
+
+        with pytest.raises(LockError, match="changed since"):
+            tree.lock_match(found)
+        tree.check()
+        assert tree.num_locks == (change == "split")
+
+    def test_a_match_of_nothing_or_of_another_tree_is_refused(self):
+        """There is no place to lock."""
+        tree = RadixTree(1)
+        with pytest.raises(LockError, match="nothing was found"):
+            tree.lock_match(tree.match([1], namespace=NS))
+        with pytest.raises(LockError, match="another tree"):
+            tree.lock_match(RadixTree(1).match([1], namespace=NS))

@@ -95,7 +95,7 @@ class TestMatchAndInsert:
         put(tree, [1, 2, 3], [10, 20, 30])
         inserted = put(tree, [1, 2, 3, 4], [11, 21, 31, 41])
 
-        assert inserted == (3, [10, 20, 30, 41])
+        assert (inserted.num_present, inserted.block_ids) == (3, [10, 20, 30, 41])
         assert sorted(tree.all_block_ids()) == [10, 20, 30, 41]
 
     def test_empty_and_short_keys_match_nothing(self):
@@ -115,14 +115,16 @@ class TestMatchAndInsert:
         """Case 47: no empty node; the caller keeps its blocks, and no root is left behind."""
         tree = RadixTree(4)
 
-        assert put(tree, list(range(length)), [77]) == (0, [])
+        done = put(tree, list(range(length)), [77])
+        assert (done.num_present, done.block_ids) == (0, [])
         assert (tree.num_nodes, tree.num_blocks) == (0, 0)
         tree.check()
 
     def test_a_partial_block_is_left_out(self):
         """Case 47: seven tokens of block size 4 are one block; sizes follow, eviction is exact."""
         tree = RadixTree(4)
-        assert put(tree, [1, 2, 3, 4, 5, 6, 7], [70, 71]) == (0, [70])
+        done = put(tree, [1, 2, 3, 4, 5, 6, 7], [70, 71])
+        assert (done.num_present, done.num_tokens, done.block_ids) == (0, 4, [70])
 
         assert tree.num_blocks == 1
         assert tree.evict(5) == [70]
@@ -137,7 +139,8 @@ class TestMatchAndInsert:
 
         assert tree.match(memoryview(tokens)[:15], namespace=NS).num_tokens == 0
         assert tree.lock(tokens, namespace=NS, max_tokens=15).num_tokens == 0
-        assert put(tree, memoryview(tokens)[:15], []) == (0, [])
+        done = put(tree, memoryview(tokens)[:15], [])
+        assert (done.num_present, done.block_ids) == (0, [])
         assert tree.evict(99) == [3]
         tree.check()
 
@@ -239,7 +242,7 @@ class TestNamespaces:
         put(tree, [1, 2, 3, 4], [1, 2, 3, 4])
         inserted = put(tree, [1, 2, 9], [91, 92, 93], Namespace(NS, "a"))
 
-        assert inserted == (2, [1, 2, 93])
+        assert (inserted.num_present, inserted.block_ids) == (2, [1, 2, 93])
         assert get(tree, [1, 2, 9], Namespace(NS, "a")) == [1, 2, 93]
         assert get(tree, [1, 2, 3], Namespace(NS, "a")) == [1, 2, 3]
         assert get(tree, [1, 2, 9]) == [1, 2]
