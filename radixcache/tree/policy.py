@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sortedcontainers import SortedList  # type: ignore[import-untyped]  # ships no types
 
