@@ -11,7 +11,7 @@ from radixcache.lease import BlockStore, Lease, Ledger
 from radixcache.stats import CacheCounters
 from radixcache.tree import Lock, Match, RadixTree
 from radixcache.tree.keys import checked_count
-from radixcache.tree.policy import PolicyFactory
+from radixcache.tree.policies import PolicyFactory
 from radixcache.types import Clock, Namespace, TreeView
 
 __all__ = ["PrefixCache"]

@@ -9,7 +9,7 @@ from radixcache.tree.forest import Forest
 from radixcache.tree.handles import BlockIds, Lock
 from radixcache.tree.keys import ID_BYTES, checked_count
 from radixcache.tree.node import Node, gather
-from radixcache.tree.policy import PolicyFactory, policy_factory
+from radixcache.tree.policies import PolicyFactory, policy_factory
 from radixcache.tree.quota import remove_quota, set_quota, trim_to_quotas
 from radixcache.tree.view import view_forest
 from radixcache.tree.watch import TreeWatcher

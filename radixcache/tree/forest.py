@@ -15,7 +15,8 @@ from radixcache.tree.handles import BlockIds
 from radixcache.tree.keys import ID_BYTES
 from radixcache.tree.lost import LostPrefixes
 from radixcache.tree.node import Node, Root
-from radixcache.tree.policy import EvictionPolicy, PolicyFactory
+from radixcache.tree.policies import PolicyFactory
+from radixcache.tree.policy import EvictionPolicy
 from radixcache.tree.sizes import Sizes
 from radixcache.tree.watch import TreeWatcher
 from radixcache.types import PUBLIC, Clock, Namespace

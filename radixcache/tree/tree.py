@@ -32,7 +32,7 @@ class RadixTree(TreeBase):
 
     Args:
         block_size: tokens a block, 1 to 256.
-        policy: which unlocked leaf is evicted first: a name from ``tree.policy.POLICIES``, or
+        policy: which unlocked leaf is evicted first: a name from ``tree.policies.POLICIES``, or
             what makes an ``EvictionPolicy``.
         clock: seconds, for what people read; the order of eviction does not depend on it.
     """
