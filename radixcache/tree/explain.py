@@ -180,8 +180,11 @@ def _diverged(
     best: tuple[int, int, int] = (0, -1, 0)
     nearest: Node | None = None
     for node in branches:
-        offset = depth - node.start
-        agreed = common_len(node.key[offset : offset + forest.unit], block, ID_BYTES)
+        offset, agreed = depth - node.start, best[0]
+        if not node.key.startswith(block[:agreed], offset):
+            continue
+        if node.key.startswith(block[agreed : agreed + ID_BYTES], offset + agreed):
+            agreed = common_len(node.key[offset : offset + forest.unit], block, ID_BYTES)
         rank = (agreed, node.num_hits, node.last_access)
         if rank > best:
             best, nearest = rank, node
