@@ -207,8 +207,10 @@ class LostPrefixes:
 
     def _move(self, source: _OwnerId, target: _OwnerId, start: int, stop: int) -> None:
         forks = self._forks.get(source)
-        depths = () if forks is None else self.places(source, start, stop)
-        if forks is None or not depths:
+        if forks is None:
+            return
+        depths = self.places(source, start, stop)
+        if not depths:
             return
         moved = self._forks.setdefault(target, {})
         for depth in depths:
