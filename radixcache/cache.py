@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from radixcache.errors import CacheCorruptionError, InvalidRequestError
 from radixcache.events import EventLog, Snapshot
+from radixcache.explanation import Explanation
 from radixcache.kv.allocator import BlockAllocator
 from radixcache.kv.capacity import blocks_for, pool_capacity_tokens, usable_blocks
 from radixcache.lease import BlockStore, Lease, Ledger
@@ -67,6 +68,16 @@ class PrefixCache:
     def match_len(self, namespace: Namespace | str, tokens: Iterable[int]) -> int:
         """Return ``match(...).num_tokens`` without collecting block ids. Pure."""
         return self._tree.match_len(tokens, namespace=namespace)
+
+    def explain(
+        self, namespace: Namespace | str, tokens: Iterable[int], *, look_elsewhere: bool = False
+    ) -> Explanation:
+        """Say how much of a prompt is cached, and why not more (see ``RadixTree.explain``). Pure.
+
+        :meth:`acquire` keeps one token fresh, so it may reuse a block less than what matches:
+        ``Explanation.reusable_tokens``.
+        """
+        return self._tree.explain(tokens, namespace=namespace, look_elsewhere=look_elsewhere)
 
     # -- leases and holds --------------------------------------------------------------------
 

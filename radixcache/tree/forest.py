@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from radixcache.tree.account import Account
 from radixcache.tree.handles import BlockIds
 from radixcache.tree.keys import ID_BYTES
-from radixcache.tree.lost import LostPrefixes
+from radixcache.tree.lost import LostPrefixes, owner_id
 from radixcache.tree.node import Node, Root
 from radixcache.tree.policies import PolicyFactory
 from radixcache.tree.policy import EvictionPolicy
@@ -259,7 +259,7 @@ class Forest:
         node. ``held``: the caller has one lock on ``node``, which will cover the new end.
         """
         depth = node.start + len(node.key)
-        ghosts = [] if detached else self.lost.find_run(node, depth, account.tag, key)
+        lost = [] if detached else self.lost.find_run(owner_id(node), depth, account.tag, key)
         if self.watcher is not None and not detached:
             self.watcher.stored(account.namespace, node.ids[-ID_BYTES:], key, ids)
         if (
@@ -274,12 +274,13 @@ class Forest:
         else:
             end = self._add_child(node, key, ids, account, detached)
             end.lock_count = int(held)
-            if ghosts:  # asked for again: what it was worth before still counts
-                end.num_hits = ghosts[0].num_hits + 1
+            if lost:  # asked for again: what it was worth before still counts
+                end.num_hits = lost[0].lost.num_hits + 1
         end.last_access, end.last_access_s = self.tick, self.clock()
         self._count_new(end, len(ids) // ID_BYTES, held=held, detached=detached)
         if not detached:
-            account.policy.stored(end, len(ids) // ID_BYTES, ghosts)
+            account.policy.stored(end, len(ids) // ID_BYTES, [span.lost for span in lost])
+            self.lost.restore(end, lost)
         return end
 
     def _count_new(self, end: Node, num_blocks: int, *, held: bool, detached: bool) -> None:
