@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from radixcache.errors import CacheCorruptionError, InvalidRequestError
 from radixcache.events import EventLog, Snapshot
@@ -16,6 +17,10 @@ from radixcache.tree.policies import PolicyFactory
 from radixcache.types import Clock, Namespace, TreeView
 
 __all__ = ["PrefixCache"]
+
+
+_REMEMBERED_POOLS: Final = 4
+"""What the adaptive policy learns from (docs/eviction.md), and little beside the KV itself."""
 
 
 class PrefixCache:
@@ -41,6 +46,8 @@ class PrefixCache:
         policy: which unlocked leaf is evicted first.
         clock: seconds, for :meth:`view`.
         events: a log of its own, to be told of every change of what can be found; None: nobody is.
+        remembered_tokens: evicted tokens of which :meth:`explain` and the policies still know,
+            4 bytes each; None: four times what the pool holds.
     """
 
     def __init__(
@@ -52,11 +59,16 @@ class PrefixCache:
         policy: str | PolicyFactory = "lru",
         clock: Clock = time.monotonic,
         events: EventLog | None = None,
+        remembered_tokens: int | None = None,
     ) -> None:
-        self._tree = RadixTree(block_size, policy=policy, clock=clock)
+        self._allocator = BlockAllocator(num_blocks)
+        if remembered_tokens is None:
+            remembered_tokens = _REMEMBERED_POOLS * pool_capacity_tokens(num_blocks, block_size)
+        self._tree = RadixTree(
+            block_size, policy=policy, clock=clock, remembered_tokens=remembered_tokens
+        )
         self._tree.watch(events)
         self._events = events
-        self._allocator = BlockAllocator(num_blocks)
         self._ledger = Ledger(self._tree, self._allocator, store)
 
     # -- look-ups: pure ----------------------------------------------------------------------

@@ -27,10 +27,12 @@ class TreeBase:
         *,
         policy: str | PolicyFactory = "lru",
         clock: Clock = time.monotonic,
+        remembered_tokens: int = 2**20,
     ) -> None:
         if not isinstance(block_size, int) or not 1 <= block_size <= 256:
             raise InvalidRequestError("block_size", block_size, "a whole number from 1 to 256")
-        self._forest = Forest(block_size, policy_factory(policy), clock)
+        remembered = checked_count(remembered_tokens, "remembered_tokens")
+        self._forest = Forest(block_size, policy_factory(policy), clock, remembered)
         self._locks: set[Lock] = set()
 
     def watch(self, watcher: TreeWatcher | None) -> None:

@@ -214,7 +214,7 @@ def _look_elsewhere(
     matches: list[NamespaceMatch] = []
     public: dict[Root, int] = {}
     for root, scope in others[:_MAX_NAMESPACES]:
-        size = longest(root, view, scope, forest.unit).depth // ID_BYTES
+        size = longest(root, view, scope, forest.unit)[2] // ID_BYTES
         if scope == PUBLIC:
             public[root] = size
         # A scope that sees no more than everybody else is no news.

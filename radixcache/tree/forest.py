@@ -27,7 +27,9 @@ __all__ = ["Forest", "inherit_recency"]
 class Forest:
     """Roots, nodes, counts. Knows nothing of lock objects and validates nothing."""
 
-    def __init__(self, block_size: int, make_policy: PolicyFactory, clock: Clock) -> None:
+    def __init__(
+        self, block_size: int, make_policy: PolicyFactory, clock: Clock, remembered_tokens: int
+    ) -> None:
         self.block_size = block_size
         self.unit = block_size * ID_BYTES  # packed bytes of one block's key ids
         self.make_policy = make_policy
@@ -37,7 +39,7 @@ class Forest:
         self.quotas: dict[Namespace, Account] = {}
         self.tops: set[Node] = set()
         self.sizes = Sizes()
-        self.lost = LostPrefixes(self.unit)
+        self.lost = LostPrefixes(self.unit, max_tokens=remembered_tokens)
         self.watcher: TreeWatcher | None = None
         self.tick = 0
         self.version = 0  # changes when blocks move between nodes or go

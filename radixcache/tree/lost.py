@@ -24,7 +24,6 @@ from radixcache.types import PUBLIC, Namespace
 
 __all__ = ["Lost", "LostPrefixes", "LostSpan", "covers", "owner_id"]
 
-_MAX_TOKENS = 2**20
 _MAX_RECORDS = 2**16
 _MAX_FLUSHES = 1_000
 
@@ -77,9 +76,7 @@ class LostPrefixes:
         forgotten_s: clock of the latest eviction that had to be forgotten; None: none had.
     """
 
-    def __init__(
-        self, unit: int, *, max_tokens: int = _MAX_TOKENS, max_records: int = _MAX_RECORDS
-    ) -> None:
+    def __init__(self, unit: int, *, max_tokens: int, max_records: int = _MAX_RECORDS) -> None:
         self.forgotten_s: float | None = None
         self._unit = unit
         self._max_bytes = max_tokens * ID_BYTES

@@ -37,6 +37,8 @@ class RadixTree(TreeBase):
         policy: which unlocked leaf is evicted first: a name from ``tree.policies.POLICIES``, or
             what makes an ``EvictionPolicy``.
         clock: seconds, for what people read; the order of eviction does not depend on it.
+        remembered_tokens: evicted tokens of which :meth:`explain` and the policies still know,
+            4 bytes each.
     """
 
     # -- look-ups: pure ----------------------------------------------------------------------

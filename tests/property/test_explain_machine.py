@@ -22,7 +22,7 @@ class ExplainDriver(TreeDriver):
         forest = self.tree._forest
         forest.clock = lambda: self.now
         if bounds:
-            forest.lost = LostPrefixes(forest.unit, **bounds)
+            forest.lost = LostPrefixes(forest.unit, **({"max_tokens": 2**20} | bounds))
 
     def _paths(self):
         blocks = [b for b in self.model.blocks.values() if not b.detached]

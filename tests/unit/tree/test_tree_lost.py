@@ -13,7 +13,7 @@ from tests.tree_forms import NS, put
 def forgetful(**bounds):
     """A tree of single tokens with a small memory."""
     tree = RadixTree(1)
-    tree._forest.lost = LostPrefixes(tree._forest.unit, **bounds)
+    tree._forest.lost = LostPrefixes(tree._forest.unit, **({"max_tokens": 2**20} | bounds))
     return tree, tree._forest.lost
 
 
