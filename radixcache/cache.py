@@ -2,8 +2,11 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from radixcache.errors import CacheCorruptionError, InvalidRequestError
+from radixcache.events import EventLog, Snapshot
+from radixcache.explanation import Explanation
 from radixcache.kv.allocator import BlockAllocator
 from radixcache.kv.capacity import pool_capacity_tokens, usable_blocks
 from radixcache.lease import BlockStore, Lease, Ledger
@@ -11,10 +14,14 @@ from radixcache.pins import Pin
 from radixcache.stats import CacheCounters
 from radixcache.tree import Lock, Match, RadixTree
 from radixcache.tree.keys import checked_count
-from radixcache.tree.policy import PolicyFactory
+from radixcache.tree.policies import PolicyFactory
 from radixcache.types import Clock, Namespace, TreeView
 
 __all__ = ["PrefixCache"]
+
+
+_REMEMBERED_POOLS: Final = 4
+"""What the adaptive policy learns from (docs/eviction.md), and little beside the KV itself."""
 
 
 class PrefixCache:
@@ -39,6 +46,9 @@ class PrefixCache:
         store: learns of copies and of freed blocks; None where nothing is stored.
         policy: which unlocked leaf is evicted first.
         clock: monotonic seconds, for :meth:`view` and the deadlines of pins.
+        events: a log of its own, to be told of every change of what can be found; None: nobody is.
+        remembered_tokens: evicted tokens of which :meth:`explain` and the policies still know,
+            4 bytes each; None: four times what the pool holds.
         max_pinned_tokens: what all pins together may guard, so that requests always have the
             rest; None: half the pool.
     """
@@ -51,18 +61,23 @@ class PrefixCache:
         store: BlockStore | None = None,
         policy: str | PolicyFactory = "lru",
         clock: Clock = time.monotonic,
+        events: EventLog | None = None,
+        remembered_tokens: int | None = None,
         max_pinned_tokens: int | None = None,
     ) -> None:
-        self._tree = RadixTree(block_size, policy=policy, clock=clock)
         self._allocator = BlockAllocator(num_blocks)
-        half = usable_blocks(num_blocks) // 2 * block_size
-        limit = half if max_pinned_tokens is None else max_pinned_tokens
+        if remembered_tokens is None:
+            remembered_tokens = _REMEMBERED_POOLS * pool_capacity_tokens(num_blocks, block_size)
+        self._tree = RadixTree(
+            block_size, policy=policy, clock=clock, remembered_tokens=remembered_tokens
+        )
+        self._tree.watch(events)
+        self._events = events
+        if max_pinned_tokens is None:
+            max_pinned_tokens = usable_blocks(num_blocks) // 2 * block_size
+        pinnable = checked_count(max_pinned_tokens, "max_pinned_tokens")
         self._ledger = Ledger(
-            self._tree,
-            self._allocator,
-            store,
-            clock=clock,
-            max_pinned_tokens=checked_count(limit, "max_pinned_tokens"),
+            self._tree, self._allocator, store, max_pinned_tokens=pinnable, clock=clock
         )
 
     # -- look-ups: pure ----------------------------------------------------------------------
@@ -74,6 +89,16 @@ class PrefixCache:
     def match_len(self, namespace: Namespace | str, tokens: Iterable[int]) -> int:
         """Return ``match(...).num_tokens`` without collecting block ids. Pure."""
         return self._tree.match_len(tokens, namespace=namespace)
+
+    def explain(
+        self, namespace: Namespace | str, tokens: Iterable[int], *, look_elsewhere: bool = False
+    ) -> Explanation:
+        """Say how much of a prompt is cached, and why not more (see ``RadixTree.explain``). Pure.
+
+        :meth:`acquire` keeps one token fresh, so it may reuse a block less than what matches:
+        ``Explanation.reusable_tokens``.
+        """
+        return self._tree.explain(tokens, namespace=namespace, look_elsewhere=look_elsewhere)
 
     # -- leases and holds --------------------------------------------------------------------
 
@@ -279,6 +304,22 @@ class PrefixCache:
     def view(self, max_nodes: int, *, order: str = "tokens") -> TreeView:
         """Return at most ``max_nodes`` nodes of the tree (see ``RadixTree.view``)."""
         return self._tree.view(max_nodes, order=order)
+
+    def snapshot(self) -> Snapshot:
+        """Return all that can be found, and as of which event. Cost: a copy of the whole tree.
+
+        Raises:
+            InvalidRequestError: the cache has no event log.
+        """
+        if self._events is None:
+            allowed = "an EventLog, given to PrefixCache(events=...)"
+            raise InvalidRequestError("events", None, allowed)
+        return self._events.snapshot(self._tree)
+
+    @property
+    def events(self) -> EventLog | None:
+        """The log given at the start, if any."""
+        return self._events
 
     @property
     def counters(self) -> CacheCounters:

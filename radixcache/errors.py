@@ -15,6 +15,7 @@ RadixCacheError                      INTERNAL
 ├── EngineStoppedError (RuntimeError) UNAVAILABLE         the engine is draining or gone
 ├── ServerUnreachableError (ConnectionError) UNAVAILABLE  the client found nobody at the address
 ├── AddressError (OSError)           UNAVAILABLE          the server cannot listen there
+├── EventsLostError (LookupError)    OUT_OF_RANGE         events are gone: take a snapshot
 ├── LockError (RuntimeError)         INTERNAL             a lock or lease was used twice
 └── CacheCorruptionError (RuntimeError) INTERNAL          check() found a broken invariant
 
@@ -29,6 +30,7 @@ __all__ = [
     "CacheCorruptionError",
     "DeadlineError",
     "EngineStoppedError",
+    "EventsLostError",
     "InvalidRequestError",
     "LockError",
     "ModelLoadError",
@@ -150,6 +152,12 @@ class AddressError(RadixCacheError, OSError):
     """The server cannot listen on the address (taken, or not of this machine)."""
 
     grpc_status: ClassVar[str] = "UNAVAILABLE"
+
+
+class EventsLostError(RadixCacheError, LookupError):
+    """Events are missing, so that a copy of the cache needs a snapshot to go on."""
+
+    grpc_status: ClassVar[str] = "OUT_OF_RANGE"
 
 
 class LockError(RadixCacheError, RuntimeError):

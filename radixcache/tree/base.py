@@ -7,9 +7,9 @@ from radixcache.errors import InvalidRequestError
 from radixcache.tree.check import check_forest
 from radixcache.tree.forest import Forest
 from radixcache.tree.handles import BlockIds, Lock
-from radixcache.tree.keys import checked_count
+from radixcache.tree.keys import ID_BYTES, checked_count
 from radixcache.tree.node import Node, gather
-from radixcache.tree.policy import PolicyFactory, policy_factory
+from radixcache.tree.policies import PolicyFactory, policy_factory
 from radixcache.tree.quota import num_kept_from, remove_quota, set_quota, trim_to_quotas
 from radixcache.tree.view import view_forest
 from radixcache.tree.watch import TreeWatcher
@@ -27,15 +27,34 @@ class TreeBase:
         *,
         policy: str | PolicyFactory = "lru",
         clock: Clock = time.monotonic,
+        remembered_tokens: int = 2**20,
     ) -> None:
         if not isinstance(block_size, int) or not 1 <= block_size <= 256:
             raise InvalidRequestError("block_size", block_size, "a whole number from 1 to 256")
-        self._forest = Forest(block_size, policy_factory(policy), clock)
+        remembered = checked_count(remembered_tokens, "remembered_tokens")
+        self._forest = Forest(block_size, policy_factory(policy), clock, remembered)
         self._locks: set[Lock] = set()
 
     def watch(self, watcher: TreeWatcher | None) -> None:
         """Tell ``watcher`` of every later change of what can be found; None: nobody."""
         self._forest.watcher = watcher
+
+    def replay(self, watcher: TreeWatcher) -> None:
+        """Tell ``watcher`` of all that can be found now, as if it had just been stored.
+
+        Parents come before what follows them; the private blocks of every scope are included,
+        flushed ones never. Pure. Cost: the whole tree.
+        """
+        stack: list[Node] = [*self._forest.roots.values()]
+        while stack:
+            node = stack.pop()
+            if node.parent is not None:
+                # Copies: a view that a watcher kept would forbid the node to grow.
+                key, ids = memoryview(bytes(node.key)), memoryview(bytes(node.ids))
+                parent = node.parent.ids[-ID_BYTES:]
+                watcher.stored(node.account.namespace, parent, key, ids)
+            if node.children is not None:
+                stack.extend(node.children.values())
 
     # -- quotas ------------------------------------------------------------------------------
 

@@ -105,7 +105,7 @@ def check_block_ids(packed: memoryview) -> None:
     """
     ids = np.frombuffer(packed, np.int32)
     # Fresh blocks mostly come in rising order, which is quick to see.
-    if not len(ids) or (ids[0] >= 0 and (ids[1:] > ids[:-1]).all()):
+    if not len(ids) or (ids[0] >= 0 and np.count_nonzero(ids[1:] > ids[:-1]) == len(ids) - 1):
         return
     ordered = np.sort(ids)
     if ordered[0] < 0:

@@ -1,28 +1,27 @@
-"""Which evictable leaf goes first. Policies are objects, chosen by name from one table."""
+"""Which evictable leaf goes first. Policies are objects; ``tree.policies`` names them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from sortedcontainers import SortedList  # type: ignore[import-untyped]  # ships no types
 
-from radixcache.errors import CacheCorruptionError, InvalidRequestError
+from radixcache.errors import CacheCorruptionError
 from radixcache.tree.lost import Lost
 from radixcache.tree.node import Node
 
 __all__ = [
-    "POLICIES",
     "EvictionPolicy",
     "FifoPolicy",
     "LfuPolicy",
     "LruPolicy",
-    "PolicyFactory",
     "PriorityPolicy",
     "SlruPolicy",
     "SortedPolicy",
-    "policy_factory",
 ]
+
+
+_UNSORTED: Final = "not in order yet"
 
 
 class EvictionPolicy(ABC):
@@ -93,43 +92,60 @@ class EvictionPolicy(ABC):
 
 
 class SortedPolicy(EvictionPolicy):
-    """Evicts the leaf with the smallest rank, the older node where two are equal."""
+    """Evicts the leaf with the smallest rank, the older node where two are equal.
 
-    __slots__ = ("_entries",)
+    Most leaves are taken out again, by the next request on their path, before anything has to be
+    evicted. So a leaf is put into order only when somebody asks for the order.
+    """
+
+    __slots__ = ("_entries", "_unsorted")
 
     def __init__(self) -> None:
         # Node ids are unique, so comparing two entries never reaches the nodes.
         self._entries: SortedList = SortedList()
+        self._unsorted: dict[Node, None] = {}
 
     @abstractmethod
     def rank(self, leaf: Node) -> Any:
         """Return what the order goes by; it changes only while the leaf is not held."""
 
     def add(self, leaf: Node) -> None:
-        """Take in a leaf. Cost: logarithmic in the number of leaves."""
-        leaf.entry = (self.rank(leaf), leaf.node_id, leaf)
-        self._entries.add(leaf.entry)
+        """Take in a leaf. Cost: none yet, later logarithmic in the number of leaves."""
+        leaf.entry = _UNSORTED
+        self._unsorted[leaf] = None
 
     def remove(self, leaf: Node) -> None:
-        """Give up a leaf. Cost: logarithmic in the number of leaves."""
-        self._entries.remove(leaf.entry)
+        """Give up a leaf. Cost: at most logarithmic in the number of leaves."""
+        if leaf.entry is _UNSORTED:
+            del self._unsorted[leaf]
+        else:
+            self._entries.remove(leaf.entry)
         leaf.entry = None
 
     def victim(self) -> Node | None:
         """Return the leaf of the smallest rank, or None."""
+        self._sort()
         if not self._entries:
             return None
         leaf: Node = self._entries[0][2]
         return leaf
 
+    def _sort(self) -> None:
+        for leaf in self._unsorted:
+            leaf.entry = (self.rank(leaf), leaf.node_id, leaf)
+            self._entries.add(leaf.entry)
+        self._unsorted.clear()
+
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries) + len(self._unsorted)
 
     def __iter__(self) -> Iterator[Node]:
+        self._sort()
         return (entry[2] for entry in self._entries)
 
     def check(self) -> None:
         """Raise CacheCorruptionError if the container is out of order or an entry out of date."""
+        self._sort()
         previous: Any = None
         for entry in self._entries:
             leaf = entry[2]
@@ -222,31 +238,3 @@ class PriorityPolicy(SortedPolicy):
     def joins(self, upper: Node, lower: Node) -> bool:
         """Agree when both have the same priority."""
         return upper.priority == lower.priority and upper.last_access <= lower.last_access
-
-
-PolicyFactory = Callable[[], EvictionPolicy]
-"""Makes a new, empty policy."""
-
-POLICIES: Final[Mapping[str, PolicyFactory]] = MappingProxyType(
-    {
-        "lru": LruPolicy,
-        "lfu": LfuPolicy,
-        "slru": SlruPolicy,
-        "fifo": FifoPolicy,
-        "priority": PriorityPolicy,
-    }
-)
-"""Every eviction policy by name."""
-
-
-def policy_factory(policy: str | PolicyFactory) -> PolicyFactory:
-    """Return what makes policies of that name; a factory of one's own is returned as it is.
-
-    Raises:
-        InvalidRequestError: no policy has that name.
-    """
-    if callable(policy):
-        return policy
-    if policy not in POLICIES:
-        raise InvalidRequestError("policy", policy, " | ".join(POLICIES))
-    return POLICIES[policy]

@@ -30,7 +30,10 @@ class Sizes:
     def grow(self, node: Node, num_blocks: int) -> None:
         """Note new blocks in a node."""
         node.below += num_blocks
-        self._owe(node, num_blocks)
+        node.owed += num_blocks
+        self._debtors[node] = None
+        if len(self._debtors) > _MAX_DEBTORS:
+            self.settle(_MAX_DEBTORS // 2)
 
     def shrink(self, node: Node, num_blocks: int) -> None:
         """Note blocks gone from a node's own tail."""
@@ -69,23 +72,21 @@ class Sizes:
         """Report debts until only ``keep`` nodes owe."""
         debtors = self._debtors
         while len(debtors) > keep:
-            node, _ = debtors.popitem()
-            owed, node.owed = node.owed, 0
-            parent = node.parent
-            assert parent is not None, "a root has nobody to report to"
-            parent.below += owed
-            self._owe_quietly(parent, owed)
+            # In rounds, each a step up: what has the same parent meets there.
+            for node in list(debtors)[: len(debtors) - keep]:
+                del debtors[node]
+                owed, node.owed = node.owed, 0
+                parent = node.parent
+                assert parent is not None, "a root has nobody to report to"
+                parent.below += owed
+                if owed and parent.parent is not None:
+                    parent.owed += owed
+                    debtors[parent] = None
 
     def _owe(self, node: Node, change: int) -> None:
-        self._owe_quietly(node, change)
-        if len(self._debtors) > _MAX_DEBTORS:
-            self.settle(_MAX_DEBTORS)
-
-    def _owe_quietly(self, node: Node, change: int) -> None:
         if node.parent is None:
             return
         node.owed += change
-        if node.owed:
-            self._debtors[node] = None
-        else:
-            self._debtors.pop(node, None)
+        self._debtors[node] = None
+        if len(self._debtors) > _MAX_DEBTORS:
+            self.settle(_MAX_DEBTORS // 2)

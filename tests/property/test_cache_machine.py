@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from radixcache.tree.policy import POLICIES
+from radixcache.tree.policies import POLICIES
 from radixcache.types import PUBLIC, Namespace
 from tests.cache_driver import CacheDriver
 from tests.tree_driver import tokens_of

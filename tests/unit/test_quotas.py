@@ -5,7 +5,7 @@ import pytest
 from radixcache.cache import PrefixCache
 from radixcache.errors import InvalidRequestError, OutOfBlocksError
 from radixcache.tree import RadixTree
-from radixcache.tree.policy import POLICIES
+from radixcache.tree.policies import POLICIES
 from radixcache.types import Namespace
 
 NS = "model"

@@ -1,6 +1,7 @@
 """One owner a block."""
 
 import random
+from array import array
 
 import pytest
 
@@ -68,11 +69,12 @@ def test_a_wrong_owner_is_an_error_and_changes_nothing(verb, bad):
     allocator.check(leased=leased[:1], tree=[2])
 
 
-def test_random_traffic_stays_exact():
+@pytest.mark.parametrize("num_blocks", [40, 150])
+def test_random_traffic_stays_exact(num_blocks):
     """Case 79: allocate, free and reuse in any order; counts never drift or go negative."""
-    dice, allocator = random.Random(1), BlockAllocator(40)
+    dice, allocator = random.Random(1), BlockAllocator(num_blocks)
     leased, tree = [], []
-    for _ in range(3_000):
+    for _ in range(2_000):
         verb = dice.choice(["allocate", "free", "publish", "reclaim"])
         if verb == "allocate" and allocator.num_free:
             leased += allocator.allocate(dice.randrange(allocator.num_free + 1))
@@ -153,3 +155,27 @@ def test_one_capacity_formula(size, tokens):
     assert usable_blocks(pool) >= blocks
     assert pool_capacity_tokens(pool, size) == usable_blocks(pool) * size >= tokens
     assert len(BlockAllocator(pool).allocate(blocks)) == blocks
+
+
+@pytest.mark.parametrize("verb", ["free", "publish", "reclaim"])
+@pytest.mark.parametrize("bad", ["other", 0, -1, 500, "twice"])
+@pytest.mark.parametrize("form", [list, lambda ids: array("i", ids)], ids=["list", "array"])
+def test_a_wrong_owner_among_many_is_an_error_and_changes_nothing(verb, bad, form):
+    """What is done at once for many blocks refuses what the loop for a few refuses."""
+    allocator = BlockAllocator(200)
+    ids = allocator.allocate(120)
+    good, other = ids[:60], ids[60]
+    if verb == "reclaim":
+        allocator.publish(good)
+    else:
+        allocator.publish([other])
+    before = [allocator.state(block) for block in range(200)]
+    wrong = {"other": other, "twice": good[7]}.get(bad, bad)
+
+    with pytest.raises(CacheCorruptionError, match=rf"{verb}: block {wrong}"):
+        getattr(allocator, verb)(form([*good[:40], wrong, *good[40:]]))
+    assert [allocator.state(block) for block in range(200)] == before
+    getattr(allocator, verb)(form(good[::-1]))
+    after = {"free": "free", "publish": "owned by the tree", "reclaim": "free"}[verb]
+    assert {allocator.state(block) for block in good} == {after}
+    allocator.check()
