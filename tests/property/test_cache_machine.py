@@ -1,6 +1,8 @@
 """PrefixCache and leases under pressure, with a store that catches every wrong read."""
 
 import random
+from collections import Counter
+from dataclasses import asdict
 
 import pytest
 from hypothesis import strategies as st
@@ -208,27 +210,28 @@ def random_right(driver, dice, space):
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-@pytest.mark.parametrize(("block_size", "num_blocks"), [(1, 24), (4, 16), (16, 16)])
-def test_random_engine_steps_keep_every_read_right(block_size, num_blocks, policy):
+def test_random_engine_steps_keep_every_read_right(policy):
     """Cases 7 and I1: random steps on a short pool; every sequence and pin reads its own tokens."""
-    driver, dice = CacheDriver(num_blocks, block_size, policy), random.Random(block_size)
-    for _ in range(400):
-        random_step(driver, dice)
-        driver.check()
-    counters = driver.cache.counters
-    assert min(counters.evicted_blocks, counters.published_blocks, counters.copied_blocks) > 0
-    assert counters.refused_allocations > 0
-    assert driver.num_expired > 0
-    driver.finish()
+    seen = Counter()
+    for block_size, num_blocks in ((1, 24), (4, 16), (16, 16)):
+        driver, dice = CacheDriver(num_blocks, block_size, policy), random.Random(block_size)
+        for _ in range(250):
+            random_step(driver, dice)
+            driver.check()
+        seen.update(asdict(driver.cache.counters))
+        seen.update(expired=driver.num_expired, displaced=driver.num_displaced)
+        driver.finish()
+    del seen["flushed_blocks"]  # rare
+    assert min(seen.values()) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 @pytest.mark.parametrize("block_size", [1, 16])
 def test_many_random_engine_steps(block_size, policy):
-    """The same, a hundred thousand times for each policy, with a full check every 20 steps."""
+    """The same, 60,000 times for each policy, with a full check every 20 steps."""
     driver, dice = CacheDriver(20, block_size, policy), random.Random(7 + block_size)
-    for step in range(100_000):
+    for step in range(60_000):
         random_step(driver, dice)
         if step % 20 == 0:
             driver.check()
