@@ -60,12 +60,17 @@ class Sequence:
 class CacheDriver:
     """Engine-like steps on a small pool. Each ends in a state that ``check`` must accept."""
 
-    def __init__(self, num_blocks, block_size, policy="lru"):
+    def __init__(self, num_blocks, block_size, policy="lru", **settings):
         self.size = block_size
         self.store = ContentStore(block_size)
         self.clock = HandClock()
         self.cache = PrefixCache(
-            num_blocks, block_size=block_size, store=self.store, policy=policy, clock=self.clock
+            num_blocks,
+            block_size=block_size,
+            store=self.store,
+            policy=policy,
+            clock=self.clock,
+            **settings,
         )
         self.running = []
         self.holds = []  # (hold, tokens, space)

@@ -26,10 +26,12 @@ lengths = st.integers(1, 400)
 class CacheMachine(RuleBasedStateMachine):
     """What an engine does with its cache, in any order, on a pool that is always short."""
 
+    make_driver = CacheDriver
+
     @initialize(size=st.sampled_from(SIZES), policy=st.sampled_from(sorted(POLICIES)))
     def start(self, size, policy):
         self.block_size, num_blocks = size
-        self.driver = CacheDriver(num_blocks, self.block_size, policy)
+        self.driver = self.make_driver(num_blocks, self.block_size, policy)
 
     def tokens(self, prompt):
         """Tokens of a prompt; never none."""

@@ -388,6 +388,25 @@ class TestLife:
         assert cache.num_nodes == 0
         cache.check()
 
+    @pytest.mark.parametrize("policy", sorted(POLICIES))
+    def test_what_another_order_noted_is_not_held_against_this_one(self, policy):
+        """Evicted under one order, back under another: in both directions, twice."""
+        cache = PrefixCache(13, block_size=1, policy=policy)
+        for _ in range(2):
+            for _ in range(9):
+                warm(cache, [1, 2, 3], A)
+            warm(cache, [5] * 12, B)
+            assert held(cache, A, [1, 2, 3]) == 0
+            cache.set_quota(A, max_tokens=6)
+            warm(cache, [1, 2, 3], A)
+            cache.check()
+            warm(cache, [6] * 12, B)
+            cache.remove_quota(A)
+            warm(cache, [1, 2, 3], A)
+            cache.check()
+
+        assert held(cache, A, [1, 2, 3]) == 3
+
     @pytest.mark.parametrize("wrong", [-1, 1.5, "8"])
     def test_limits_are_whole_numbers(self, wrong):
         """Both of them, in the cache and in the tree; nothing has changed."""
