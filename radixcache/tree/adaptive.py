@@ -77,6 +77,7 @@ class AdaptivePolicy(EvictionPolicy):
         "_num_blocks",
         "_num_leaves",
         "_rival",
+        "_since",
     )
 
     def __init__(self, max_loss: float = _MAX_LOSS) -> None:
@@ -86,6 +87,7 @@ class AdaptivePolicy(EvictionPolicy):
         self._book = AgeBook(_NUM_CLASSES)
         self._rival = LruRival()
         self._now = 0
+        self._since = 0  # tick of the first leaf, where that is late: a quota set on the way
         self._next_fit = _MIN_HORIZON
         self._num_leaves = 0
         self._num_blocks = 0
@@ -186,8 +188,11 @@ class AdaptivePolicy(EvictionPolicy):
             num_blocks = above.num_blocks
 
     def _advance(self, tick: int) -> None:
+        if not self._now and tick > _MIN_HORIZON:
+            self._since = tick
+            self._book.begin(tick)
         self._now = tick
-        memory = max(_MIN_HORIZON, tick - self._rival.horizon)
+        memory = max(_MIN_HORIZON, tick - max(self._since, self._rival.horizon))
         self._book.advance(tick, memory)
         if tick >= self._next_fit:
             pause = max(16, memory // 8)

@@ -91,6 +91,10 @@ class AgeBook:
         span = int(math.log2(age + 2) * _SPANS_AN_OCTAVE)
         self._reuse[group, min(span, _NUM_SPANS - 1)] += num_blocks
 
+    def begin(self, tick: int) -> None:
+        """Count from ``tick`` on, not from 0; before anything else."""
+        self._period = tick // self._width
+
     def advance(self, tick: int, memory: int) -> None:
         """Let time pass up to ``tick``; LRU would remember the last ``memory`` ticks."""
         steps = tick // self._width - self._period

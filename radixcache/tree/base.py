@@ -10,7 +10,7 @@ from radixcache.tree.handles import BlockIds, Lock
 from radixcache.tree.keys import ID_BYTES, checked_count
 from radixcache.tree.node import Node, gather
 from radixcache.tree.policies import PolicyFactory, policy_factory
-from radixcache.tree.quota import remove_quota, set_quota, trim_to_quotas
+from radixcache.tree.quota import num_kept_from, remove_quota, set_quota, trim_to_quotas
 from radixcache.tree.view import view_forest
 from radixcache.tree.watch import TreeWatcher
 from radixcache.types import Clock, Namespace, TreeView
@@ -92,12 +92,24 @@ class TreeBase:
         """Take a namespace's limit and guarantee away; return whether it had any."""
         return remove_quota(self._forest, Namespace.of(namespace))
 
-    def trim(self) -> BlockIds:
+    def num_kept_blocks(self, asker: Namespace | None) -> int:
+        """Return how many of the evictable blocks the guarantees of others keep from ``asker``.
+
+        PUBLIC blocks that guaranteed ones stand on are not counted, but stay as well.
+        """
+        return num_kept_from(self._forest, asker)
+
+    def trim(self, namespace: Namespace | str | None = None) -> BlockIds:
         """Evict what namespaces hold above their quotas; return the blocks.
 
-        Cost: the number of namespaces with a quota, plus that of the eviction.
+        Blocks that are locked, or that another namespace's blocks stand on, stay.
+
+        Args:
+            namespace: look only at this one and the PUBLIC part of its ``kv_key``: what one of
+                its locks can have kept. None: at all, which costs as much as there are quotas.
         """
-        return trim_to_quotas(self._forest)
+        space = None if namespace is None else Namespace.of(namespace)
+        return trim_to_quotas(self._forest, space)
 
     # -- inspection --------------------------------------------------------------------------
 

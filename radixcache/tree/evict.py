@@ -95,5 +95,15 @@ def _remove(forest: Forest, leaf: Node, cause: str, note: object) -> None:
 
 
 def _lost(forest: Forest, leaf: Node, key: bytearray, cause: str, note: object) -> Lost:
-    namespace, now = leaf.account.namespace, forest.clock()
-    return Lost(namespace, leaf.node_id, key, leaf.num_hits, forest.tick, now, cause, note)
+    account, now = leaf.account, forest.clock()
+    return Lost(
+        namespace=account.namespace,
+        node_id=leaf.node_id,
+        key=key,
+        num_hits=leaf.num_hits,
+        tick=forest.tick,
+        time_s=now,
+        cause=cause,
+        noted_by=account.policy,
+        note=note,
+    )

@@ -281,7 +281,11 @@ class Forest:
         end.last_access, end.last_access_s = self.tick, self.clock()
         self._count_new(end, len(ids) // ID_BYTES, held=held, detached=detached)
         if not detached:
-            account.policy.stored(end, len(ids) // ID_BYTES, [span.lost for span in lost])
+            ghosts = [span.lost for span in lost]
+            for ghost in ghosts:
+                if ghost.noted_by is not account.policy:  # a quota came or went meanwhile
+                    ghost.note = None
+            account.policy.stored(end, len(ids) // ID_BYTES, ghosts)
             self.lost.restore(end, lost)
         return end
 

@@ -52,7 +52,8 @@ class Lost:
     tick: int  # of the eviction
     time_s: float  # the same moment on the clock
     cause: str
-    note: object = None  # the policy's
+    noted_by: object = field(default=None, repr=False)  # the policy that held it
+    note: object = None  # what that one wants to find if it comes back
     fork: _Fork | None = field(default=None, repr=False)  # None: not remembered (any more)
 
 

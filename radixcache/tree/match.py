@@ -47,6 +47,12 @@ class Match:
                 self._block_ids = gather(self._node, num_blocks * ID_BYTES)
         return self._block_ids
 
+    @property
+    def end_id(self) -> int:
+        """Id of the node at whose end it ends; 0 where it ends inside one or found nothing."""
+        node = self._node
+        return node.node_id if node is not None and self._inside == len(node.key) else 0
+
     def _require_current(self) -> None:
         if self._version != self._forest.version:
             raise LockError(

@@ -75,6 +75,9 @@ class LruRival:
 
     def _settle(self) -> None:
         """Move the horizon on until LRU holds no more than the real cache."""
+        # The policy of a namespace that got its quota late has not seen the ticks before that.
+        if not self.horizon and self._num_behind > self._num_ahead:
+            self.horizon = min((*self._cached, *self._evicted), default=0)
         while self._num_behind > self._num_ahead and (self._cached or self._evicted):
             self._num_ahead += self._cached.pop(self.horizon, 0)
             self._num_behind -= self._evicted.pop(self.horizon, 0)

@@ -46,27 +46,16 @@ class MirrorMachine16(MirrorMachine):
 class MirrorCacheMachine(CacheMachine):
     """What an engine does with its cache, on a pool so short that ids are used again at once."""
 
-    def __init__(self):
-        super().__init__()
-        self.driver = MirrorCacheDriver(self.num_blocks, self.block_size)
+    make_driver = MirrorCacheDriver
 
     @rule()
     def join(self):
         self.driver.followers.join()
 
-    @rule(space=spaces, max_blocks=st.integers(0, 6))
-    def set_quota(self, space, max_blocks):
-        self.driver.cache.set_quota(space, max_tokens=max_blocks * self.block_size)
-
-
-class MirrorCacheMachine16(MirrorCacheMachine):
-    block_size = 16
-
 
 TestMirror1 = MirrorMachine.TestCase
 TestMirror16 = MirrorMachine16.TestCase
-TestMirrorCache1 = MirrorCacheMachine.TestCase
-TestMirrorCache16 = MirrorCacheMachine16.TestCase
+TestMirrorCache = MirrorCacheMachine.TestCase
 
 
 def quota_step(driver, dice):

@@ -240,3 +240,21 @@ class TestCheck:
 
         with pytest.raises(CacheCorruptionError):
             policy.check()
+
+
+def test_a_namespace_that_gets_its_quota_late_learns_as_one_that_had_it_from_the_start():
+    """Its own order begins at that tick: the same ages in the end, and no walk through the past."""
+    ages = []
+    for late in (0, 10**15):
+        tree = RadixTree(1, policy="adaptive")
+        tree._forest.tick = late
+        tree.set_quota("m", max_blocks=150)
+        for turn, prompt in enumerate(conversations(3, 1_500)):
+            tree.insert(prompt, range(turn * 10_000, turn * 10_000 + len(prompt)), namespace="m")
+            tree.trim()
+        [account] = tree._forest.quotas.values()
+        tree.check()
+        ages.append(account.policy._ages)
+
+    assert len(set(ages[0])) > 1
+    assert ages[1] == pytest.approx(ages[0], rel=0.05)
