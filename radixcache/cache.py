@@ -2,19 +2,26 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from radixcache.errors import CacheCorruptionError, InvalidRequestError
 from radixcache.events import EventLog, Snapshot
+from radixcache.explanation import Explanation
 from radixcache.kv.allocator import BlockAllocator
-from radixcache.kv.capacity import blocks_for, pool_capacity_tokens, usable_blocks
+from radixcache.kv.capacity import pool_capacity_tokens, usable_blocks
 from radixcache.lease import BlockStore, Lease, Ledger
+from radixcache.pins import Pin
 from radixcache.stats import CacheCounters
 from radixcache.tree import Lock, Match, RadixTree
 from radixcache.tree.keys import checked_count
-from radixcache.tree.policy import PolicyFactory
+from radixcache.tree.policies import PolicyFactory
 from radixcache.types import Clock, Namespace, TreeView
 
 __all__ = ["PrefixCache"]
+
+
+_REMEMBERED_POOLS: Final = 4
+"""What the adaptive policy learns from (docs/eviction.md), and little beside the KV itself."""
 
 
 class PrefixCache:
@@ -38,8 +45,12 @@ class PrefixCache:
         block_size: tokens a block, 1 to 256.
         store: learns of copies and of freed blocks; None where nothing is stored.
         policy: which unlocked leaf is evicted first.
-        clock: seconds, for :meth:`view`.
+        clock: monotonic seconds, for :meth:`view` and the deadlines of pins.
         events: a log of its own, to be told of every change of what can be found; None: nobody is.
+        remembered_tokens: evicted tokens of which :meth:`explain` and the policies still know,
+            4 bytes each; None: four times what the pool holds.
+        max_pinned_tokens: what all pins together may guard, so that requests always have the
+            rest; None: half the pool.
     """
 
     def __init__(
@@ -51,12 +62,23 @@ class PrefixCache:
         policy: str | PolicyFactory = "lru",
         clock: Clock = time.monotonic,
         events: EventLog | None = None,
+        remembered_tokens: int | None = None,
+        max_pinned_tokens: int | None = None,
     ) -> None:
-        self._tree = RadixTree(block_size, policy=policy, clock=clock)
+        self._allocator = BlockAllocator(num_blocks)
+        if remembered_tokens is None:
+            remembered_tokens = _REMEMBERED_POOLS * pool_capacity_tokens(num_blocks, block_size)
+        self._tree = RadixTree(
+            block_size, policy=policy, clock=clock, remembered_tokens=remembered_tokens
+        )
         self._tree.watch(events)
         self._events = events
-        self._allocator = BlockAllocator(num_blocks)
-        self._ledger = Ledger(self._tree, self._allocator, store)
+        if max_pinned_tokens is None:
+            max_pinned_tokens = usable_blocks(num_blocks) // 2 * block_size
+        pinnable = checked_count(max_pinned_tokens, "max_pinned_tokens")
+        self._ledger = Ledger(
+            self._tree, self._allocator, store, max_pinned_tokens=pinnable, clock=clock
+        )
 
     # -- look-ups: pure ----------------------------------------------------------------------
 
@@ -67,6 +89,16 @@ class PrefixCache:
     def match_len(self, namespace: Namespace | str, tokens: Iterable[int]) -> int:
         """Return ``match(...).num_tokens`` without collecting block ids. Pure."""
         return self._tree.match_len(tokens, namespace=namespace)
+
+    def explain(
+        self, namespace: Namespace | str, tokens: Iterable[int], *, look_elsewhere: bool = False
+    ) -> Explanation:
+        """Say how much of a prompt is cached, and why not more (see ``RadixTree.explain``). Pure.
+
+        :meth:`acquire` keeps one token fresh, so it may reuse a block less than what matches:
+        ``Explanation.reusable_tokens``.
+        """
+        return self._tree.explain(tokens, namespace=namespace, look_elsewhere=look_elsewhere)
 
     # -- leases and holds --------------------------------------------------------------------
 
@@ -101,6 +133,8 @@ class PrefixCache:
         limit = len(tokens) - 1 if read else 0
         lock = self._tree.lock(tokens, namespace=space, max_tokens=limit, priority=priority)
         self._ledger.counters.acquired_leases += 1
+        if read:
+            self._ledger.pins.hit(lock, tokens)
         return Lease(self._ledger, lock, space, publish=publish, num_cached=lock.num_tokens)
 
     def hold(self, namespace: Namespace | str, tokens: Iterable[int]) -> Lock:
@@ -117,27 +151,33 @@ class PrefixCache:
 
     # -- room --------------------------------------------------------------------------------
 
-    def can_allocate(self, num_blocks: int) -> bool:
-        """Whether that many blocks are free or evictable now."""
-        return self._ledger.can_allocate(num_blocks)
+    def can_allocate(self, num_blocks: int, namespace: Namespace | None = None) -> bool:
+        """Whether a lease of ``namespace`` can have that many blocks, free or evicted for it.
+
+        False is certain. True is certain unless other namespaces' guaranteed blocks stand on
+        PUBLIC ones, which then stay too: so be ready for OutOfBlocksError where there are
+        guarantees. None: a namespace without one.
+        """
+        return self._ledger.can_allocate(num_blocks, namespace)
 
     def evict(self, num_blocks: int) -> int:
-        """Evict up to ``num_blocks`` blocks; return how many went."""
+        """Evict up to ``num_blocks`` blocks that nobody is guaranteed; return how many went."""
         freed = self._tree.evict(num_blocks)
-        self._ledger.counters.evicted_blocks += len(freed)
-        self._ledger.reclaim(freed)
+        self._ledger.take_back(freed)
         return len(freed)
 
     def flush(self, namespace: Namespace | str | None = None) -> int:
         """Forget what is cached (see ``RadixTree.flush``); return how many blocks were dropped.
 
         Leases live on: blocks they have locked are free once the last of them ends, and what
-        they publish later is not findable either.
+        they publish later is not findable either. Pins of what is forgotten end.
         """
         before = self._tree.num_blocks - self._tree.num_detached_blocks
         self._ledger.reclaim(self._tree.flush(namespace))
         dropped = before - (self._tree.num_blocks - self._tree.num_detached_blocks)
         self._ledger.counters.flushed_blocks += dropped
+        self._ledger.pins.drop_flushed()
+        self._ledger.keep_quotas(None)
         return dropped
 
     # -- quotas ------------------------------------------------------------------------------
@@ -153,7 +193,8 @@ class PrefixCache:
 
         Above its limit a namespace's own leaves go, in its own order, as soon as nothing locks
         them. Up to its guarantee its cached blocks stay whatever others need: they get
-        OutOfBlocksError instead. Both count the namespace's own blocks, not PUBLIC ones it reads.
+        OutOfBlocksError instead. A guarantee keeps no room free for what is not cached yet. Both
+        count the namespace's own blocks, not PUBLIC ones it reads.
 
         Args:
             namespace: exactly this one: a scope's part, or the PUBLIC part of a ``kv_key``.
@@ -164,26 +205,83 @@ class PrefixCache:
             InvalidRequestError: no whole numbers, below 0, a guarantee above the limit, or all
                 guarantees together above the pool. Nothing has changed.
         """
-        space = Namespace.of(namespace)
-        size = self.block_size
-        limit = None if max_tokens is None else checked_count(max_tokens, "max_tokens") // size
-        wanted = checked_count(guaranteed_tokens, "guaranteed_tokens")
-        guaranteed = blocks_for(wanted, size)
-        others = self._tree.num_guaranteed_blocks(besides=space)
-        if others + guaranteed > usable_blocks(self.num_blocks):
-            left = (usable_blocks(self.num_blocks) - others) * size
-            raise InvalidRequestError("guaranteed_tokens", wanted, f"0 to {left} (what is left)")
-        self._tree.set_quota(space, max_blocks=limit, guaranteed_blocks=guaranteed)
-        self._ledger.keep_quotas()
+        self._ledger.set_quota(Namespace.of(namespace), max_tokens, guaranteed_tokens)
 
     def remove_quota(self, namespace: Namespace | str) -> bool:
         """Take a namespace's limit and guarantee away; return whether it had any."""
         return self._tree.remove_quota(namespace)
 
+    # -- pins --------------------------------------------------------------------------------
+
+    def create_pin(
+        self,
+        namespace: Namespace | str,
+        tokens: Iterable[int],
+        *,
+        ttl_s: float,
+        priority: int = 0,
+    ) -> Pin:
+        """Keep what is cached of a prefix, in whole blocks, for ``ttl_s`` seconds.
+
+        Each :meth:`acquire` that finds the whole of it starts that time anew. Nothing evicts it;
+        :meth:`flush` ends it. The same namespace and tokens again: the same pin, with its time
+        started anew and grown to what is cached by then. A new or growing pin counts as one use
+        of its prefix.
+
+        Args:
+            namespace: who asks, and whose quota it counts in.
+            tokens: key ids from the start; ``Pin.num_tokens`` says how much of them was cached.
+            ttl_s: seconds.
+            priority: where a quota is full, the namespace's pins of a lower one end to make
+                room: the lowest first, of these the soonest to expire.
+
+        Raises:
+            NotCachedError: not one whole block of it is cached.
+            QuotaError: it does not fit; nothing has changed.
+            InvalidRequestError: ids that do not fit int32, no such time or priority.
+        """
+        return self._ledger.pins.create(namespace, tokens, ttl_s=ttl_s, priority=priority)
+
+    def update_pin(
+        self, pin_id: str, *, ttl_s: float | None = None, priority: int | None = None
+    ) -> Pin:
+        """Change a pin's priority, or its time, which starts anew then.
+
+        Raises:
+            PinNotFoundError: it has ended, or never was.
+            InvalidRequestError: no such time or priority.
+        """
+        return self._ledger.pins.update(pin_id, ttl_s=ttl_s, priority=priority)
+
+    def delete_pin(self, pin_id: str) -> bool:
+        """End a pin; return whether it was there."""
+        return self._ledger.pins.delete(pin_id)
+
+    def list_pins(self, namespace: Namespace | str | None = None) -> list[Pin]:
+        """Return the live pins of exactly this namespace (None: of all), the oldest first."""
+        return self._ledger.pins.find(namespace)
+
+    def expire_pins(self) -> int:
+        """End the pins whose time has come, as each acquire, allocation and release also does."""
+        return self._ledger.pins.expire()
+
+    def set_pin_quota(self, namespace: Namespace | str | None, max_tokens: int | None) -> None:
+        """Limit what a namespace may pin; pins there already stay.
+
+        Args:
+            namespace: exactly this one; None: each that has no quota of its own.
+            max_tokens: each pin counts whole, also where two guard the same prefix. None takes
+                the quota away.
+
+        Raises:
+            InvalidRequestError: no whole number, or below 0.
+        """
+        self._ledger.pins.set_quota(namespace, max_tokens)
+
     # -- inspection --------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Verify tree, allocator and leases against each other.
+        """Verify tree, allocator, leases and pins against each other.
 
         Free + tree + leases + the reserved block = pool, and no block has two owners. Cost: the
         whole pool.
@@ -192,6 +290,7 @@ class PrefixCache:
             CacheCorruptionError: naming the fault and the place.
         """
         self._tree.check()
+        self._ledger.pins.check()
         leased: list[int] = []
         for lease in self._ledger.leases:
             lease.check()
@@ -249,12 +348,12 @@ class PrefixCache:
 
     @property
     def num_evictable_blocks(self) -> int:
-        """Cached blocks that no lease or hold guards."""
+        """Cached blocks that no lease, hold or pin guards; guaranteed ones are among them."""
         return self._tree.num_evictable_blocks
 
     @property
     def num_locked_blocks(self) -> int:
-        """Cached blocks that a lease or hold guards."""
+        """Cached blocks that a lease, hold or pin guards."""
         return self._tree.num_locked_blocks
 
     @property
@@ -266,6 +365,11 @@ class PrefixCache:
     def num_nodes(self) -> int:
         """Nodes of the tree."""
         return self._tree.num_nodes
+
+    @property
+    def num_pins(self) -> int:
+        """Live pins, those included whose end is due but not noticed yet."""
+        return len(self._ledger.pins)
 
     @property
     def num_leases(self) -> int:

@@ -6,6 +6,9 @@ RadixCacheError                      INTERNAL
 ├── ModelNotFoundError (LookupError) NOT_FOUND            no model of that name or path
 ├── ModelRefusedError (ValueError)   FAILED_PRECONDITION  a model that cannot be run exactly
 ├── ModelLoadError (RuntimeError)    FAILED_PRECONDITION  broken files, not enough memory
+├── NotCachedError (LookupError)     NOT_FOUND            nothing of that prefix is cached
+├── PinNotFoundError (LookupError)   NOT_FOUND            no pin of that id, or it has ended
+├── QuotaError (RuntimeError)        RESOURCE_EXHAUSTED   a namespace's pins would exceed a limit
 ├── OutOfBlocksError (RuntimeError)  RESOURCE_EXHAUSTED   the KV pool is full of blocks in use
 ├── RequestAbortedError (RuntimeError) ABORTED            ended by Abort or by a shutdown
 ├── DeadlineError (TimeoutError)     DEADLINE_EXCEEDED    the request's own deadline passed
@@ -33,7 +36,10 @@ __all__ = [
     "ModelLoadError",
     "ModelNotFoundError",
     "ModelRefusedError",
+    "NotCachedError",
     "OutOfBlocksError",
+    "PinNotFoundError",
+    "QuotaError",
     "RadixCacheError",
     "RequestAbortedError",
     "ServerUnreachableError",
@@ -92,6 +98,24 @@ class ModelLoadError(RadixCacheError, RuntimeError):
     """The model's files are broken or do not fit the machine."""
 
     grpc_status: ClassVar[str] = "FAILED_PRECONDITION"
+
+
+class NotCachedError(RadixCacheError, LookupError):
+    """Nothing of the prefix is cached, so there is nothing to pin."""
+
+    grpc_status: ClassVar[str] = "NOT_FOUND"
+
+
+class PinNotFoundError(RadixCacheError, LookupError):
+    """There is no pin of that id: it expired, was deleted, displaced or flushed, or never was."""
+
+    grpc_status: ClassVar[str] = "NOT_FOUND"
+
+
+class QuotaError(RadixCacheError, RuntimeError):
+    """Pins would exceed their namespace's quota, or what all of them together may guard."""
+
+    grpc_status: ClassVar[str] = "RESOURCE_EXHAUSTED"
 
 
 class OutOfBlocksError(RadixCacheError, RuntimeError):

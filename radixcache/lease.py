@@ -24,11 +24,12 @@ from radixcache.errors import (
     OutOfBlocksError,
 )
 from radixcache.kv.allocator import BlockAllocator
-from radixcache.kv.capacity import blocks_for
+from radixcache.kv.capacity import blocks_for, usable_blocks
+from radixcache.pins import PinBook
 from radixcache.stats import CacheCounters
 from radixcache.tree import Lock, RadixTree
 from radixcache.tree.keys import checked_count
-from radixcache.types import Namespace
+from radixcache.types import Clock, Namespace
 
 __all__ = ["BlockStore", "Lease", "Ledger"]
 
@@ -51,17 +52,30 @@ class Ledger:
     """Tree and allocator kept in step: each block changes hands here and nowhere else."""
 
     def __init__(
-        self, tree: RadixTree, allocator: BlockAllocator, store: BlockStore | None
+        self,
+        tree: RadixTree,
+        allocator: BlockAllocator,
+        store: BlockStore | None,
+        *,
+        max_pinned_tokens: int,
+        clock: Clock,
     ) -> None:
         self.tree = tree
         self.allocator = allocator
         self.store = store
         self.counters = CacheCounters()
         self.leases: set[Lease] = set()
+        self.pins = PinBook(tree, self.unlock, max_tokens=max_pinned_tokens, clock=clock)
 
-    def can_allocate(self, num_blocks: int) -> bool:
-        """Whether :meth:`allocate` would succeed now."""
-        return num_blocks <= self.allocator.num_free + self.tree.num_evictable_blocks
+    def can_allocate(self, num_blocks: int, namespace: Namespace | None) -> bool:
+        """Whether :meth:`allocate` would succeed now (see ``PrefixCache.can_allocate``)."""
+        self.pins.expire()
+        room = self.allocator.num_free
+        # Most calls end before the quotas are looked at.
+        return num_blocks <= room or num_blocks <= room + self._num_obtainable(namespace)
+
+    def _num_obtainable(self, namespace: Namespace | None) -> int:
+        return self.tree.num_evictable_blocks - self.tree.num_kept_blocks(namespace)
 
     def allocate(self, num_blocks: int, namespace: Namespace) -> list[int]:
         """Take blocks from the free list, and evict exactly what it lacks.
@@ -69,32 +83,59 @@ class Ledger:
         Raises:
             OutOfBlocksError: even eviction cannot make enough room; nobody holds less than before.
         """
-        if not self.can_allocate(num_blocks):
-            self.counters.refused_allocations += 1
-            free, evictable = self.allocator.num_free, self.tree.num_evictable_blocks
-            raise OutOfBlocksError(
-                f"{num_blocks} blocks wanted; {free} are free, {evictable} evictable, and "
-                f"{self.tree.num_locked_blocks + self.allocator.num_leased} in use"
-            )
+        if not self.can_allocate(num_blocks, namespace):
+            raise self._refusal(num_blocks, namespace)
         missing = num_blocks - self.allocator.num_free
         if missing > 0:
-            freed = self.tree.evict(missing, namespace=namespace, cause=_ROOM)
-            self.counters.evicted_blocks += len(freed)
-            self.reclaim(freed)
-            if len(freed) < missing:
-                self.counters.refused_allocations += 1
-                raise OutOfBlocksError(
-                    f"{num_blocks} blocks wanted; {self.allocator.num_free} are free, and the "
-                    f"{self.tree.num_evictable_blocks} evictable ones are guaranteed to other "
-                    "namespaces (set_quota)"
-                )
+            self.take_back(self.tree.evict(missing, namespace=namespace, cause=_ROOM))
+            if self.allocator.num_free < num_blocks:
+                raise self._refusal(num_blocks, namespace)
         return self.allocator.allocate(num_blocks)
 
-    def keep_quotas(self) -> None:
-        """Evict what namespaces hold above their quotas."""
-        freed = self.tree.trim()
+    def _refusal(self, num_blocks: int, namespace: Namespace) -> OutOfBlocksError:
+        self.counters.refused_allocations += 1
+        tree = self.tree
+        text = (
+            f"{num_blocks} blocks wanted; {self.allocator.num_free} are free, "
+            f"{tree.num_evictable_blocks} evictable, and "
+            f"{tree.num_locked_blocks + self.allocator.num_leased} in use"
+        )
+        kept = tree.num_kept_blocks(namespace)
+        if kept:
+            text += f"; {kept} evictable ones are guaranteed to other namespaces (set_quota)"
+        if self.pins:
+            text += f"; {len(self.pins)} pins guard {self.pins.num_tokens} tokens (list_pins)"
+        return OutOfBlocksError(text)
+
+    def take_back(self, evicted: Sequence[int]) -> None:
+        """Count and take back what the tree has evicted, and what then is above a quota."""
+        self.counters.evicted_blocks += len(evicted)
+        self.reclaim(evicted)
+        if evicted:
+            self.keep_quotas(None)
+
+    def keep_quotas(self, namespace: Namespace | None) -> None:
+        """Evict what is held above quotas (see ``RadixTree.trim``)."""
+        freed = self.tree.trim(namespace)
         self.counters.evicted_blocks += len(freed)
         self.reclaim(freed)
+
+    def set_quota(self, space: Namespace, max_tokens: int | None, guaranteed_tokens: int) -> None:
+        """Limit a namespace and guard its share (see ``PrefixCache.set_quota``)."""
+        size, tree = self.tree.block_size, self.tree
+        limit = None if max_tokens is None else checked_count(max_tokens, "max_tokens") // size
+        wanted = checked_count(guaranteed_tokens, "guaranteed_tokens")
+        guaranteed = blocks_for(wanted, size)
+        room = usable_blocks(self.allocator.num_blocks)
+        left = room - tree.num_guaranteed_blocks(besides=space)
+        if guaranteed > left:
+            allowed = f"0 to {left * size} (what other guarantees leave of the pool)"
+            raise InvalidRequestError("guaranteed_tokens", wanted, allowed)
+        if limit is not None and guaranteed > limit:
+            allowed = f"0 to {limit * size} (the whole blocks of max_tokens)"
+            raise InvalidRequestError("guaranteed_tokens", wanted, allowed)
+        tree.set_quota(space, max_blocks=limit, guaranteed_blocks=guaranteed)
+        self.keep_quotas(space)
 
     def free(self, block_ids: Sequence[int]) -> None:
         """Give back a lease's own blocks."""
@@ -111,7 +152,7 @@ class Ledger:
     def unlock(self, lock: Lock) -> None:
         """End a lock; what a flush had left to it becomes free."""
         self.reclaim(self.tree.unlock(lock))
-        self.keep_quotas()
+        self.keep_quotas(lock.namespace)
 
     def _tell_store(self, block_ids: Sequence[int]) -> None:
         if self.store is not None:
@@ -225,7 +266,7 @@ class Lease:
         ledger.free(own[:num_duplicates])
         ledger.counters.published_blocks += len(own) - num_duplicates
         ledger.counters.duplicate_blocks += num_duplicates
-        ledger.keep_quotas()
+        ledger.keep_quotas(self.namespace)
 
     def fork(self, length: int) -> "Lease":
         """Return a lease on the first ``length`` tokens that continues on its own.
@@ -304,6 +345,7 @@ class Lease:
         self.block_table = []
         ledger.free(own)
         ledger.unlock(self._lock)
+        ledger.pins.expire()
 
     def check(self) -> None:
         """Verify that the published part of the table is what the lock guards.

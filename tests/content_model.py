@@ -225,6 +225,8 @@ def content_engine(*, kv_tokens: int = 1024, block_size: int = 4, **settings) ->
     )
     num_blocks = kv_tokens // block_size + 1
     worker = ContentWorker(num_blocks, block_size)
-    cache = PrefixCache(num_blocks, block_size=block_size, store=worker)
+    cache = PrefixCache(
+        num_blocks, block_size=block_size, store=worker, policy=config.eviction_policy
+    )
     model = content_info(kv_tokens, block_size)
     return engine_around(config, worker, cache, model, TOKEN_BYTES, kv_key="content")

@@ -2,7 +2,6 @@
 
 import random
 
-from radixcache.cache import PrefixCache
 from radixcache.errors import EventsLostError
 from radixcache.events import EventLog, Mirror
 from radixcache.types import Namespace
@@ -118,12 +117,9 @@ class MirrorDriver(TreeDriver):
 class MirrorCacheDriver(CacheDriver):
     """An engine's steps, where block ids are used again and again."""
 
-    def __init__(self, num_blocks, block_size):
-        super().__init__(num_blocks, block_size)
+    def __init__(self, num_blocks, block_size, policy="lru"):
         self.log = EventLog()
-        self.cache = PrefixCache(
-            num_blocks, block_size=block_size, store=self.store, events=self.log
-        )
+        super().__init__(num_blocks, block_size, policy, events=self.log)
         self.followers = Followers(self.log, self.cache.snapshot)
 
     def check(self):

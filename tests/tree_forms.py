@@ -1,5 +1,8 @@
 """Short forms that the tree's tests share."""
 
+import sys
+import threading
+
 NS = "model"
 
 
@@ -16,3 +19,24 @@ def get(tree, tokens, namespace=NS):
 def held_bytes(tree):
     """Memory behind the keys and block ids of all nodes."""
     return sum(n.key.__alloc__() + n.ids.__alloc__() for n in tree._forest.nodes())
+
+
+def run_shallow(work, limit=200):
+    """Run ``work`` in a thread of its own under a small recursion limit; re-raise its error."""
+    failure = []
+
+    def run():
+        normal = sys.getrecursionlimit()
+        sys.setrecursionlimit(limit)
+        try:
+            work()
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            sys.setrecursionlimit(normal)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]

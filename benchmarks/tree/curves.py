@@ -157,7 +157,7 @@ def time_view(bed: Bed) -> float:
 
 def time_explain(bed: Bed) -> float:
     """Say why a look-up stopped where it did."""
-    explain = bed.tree.explain  # type: ignore[attr-defined]  # asked for only where it exists
+    explain = bed.tree.explain
     keys = bed.new_keys()
     return timed(lambda: [explain(key, namespace=SPACE) for key in keys], BATCH)
 

@@ -14,6 +14,8 @@ __all__ = ["DEFAULT_MODEL", "EngineConfig"]
 DEFAULT_MODEL = "smollm2"
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 _BACKENDS = ("auto", "cpu", "reference")
+# Named here, because reading flags must not load the tree.
+_POLICIES = ("lru", "lfu", "slru", "fifo", "priority", "s3fifo", "adaptive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,7 @@ class EngineConfig:
     device: str = "auto"  # auto: cuda where there is one, else cpu
     attention_backend: str = "auto"
     block_size: int = 16  # tokens a block, 1 to 256
+    eviction_policy: str = "lru"  # which cached prefix goes first; docs/eviction.md
     kv_tokens: int | None = None  # KV pool size in tokens; None: from free memory, see runner
     threads: int | None = None  # torch threads; None: the cores this process may use
     max_batch_tokens: int = 2048  # query tokens in one step
@@ -44,6 +47,7 @@ class EngineConfig:
         """
         _choice("dtype", self.dtype, _DTYPES)
         _choice("attention_backend", self.attention_backend, _BACKENDS)
+        _choice("eviction_policy", self.eviction_policy, _POLICIES)
         _between("block_size", self.block_size, 1, 256)
         _between("max_batch_tokens", self.max_batch_tokens, 1, 1_048_576)
         _between("max_running", self.max_running, 1, 65_536)

@@ -53,6 +53,12 @@ class Account:
         return max(0, self.num_blocks - self.guaranteed_blocks)
 
     @property
+    def num_kept_from_others(self) -> int:
+        """Evictable blocks that another namespace's pressure may not take."""
+        evictable = self.num_blocks - self.num_locked_blocks
+        return max(0, evictable - self.num_over_guarantee)
+
+    @property
     def num_over_quota(self) -> int:
         """Blocks above the quota; they go as soon as nothing locks them."""
         return 0 if self.max_blocks is None else max(0, self.num_blocks - self.max_blocks)

@@ -9,8 +9,8 @@ from radixcache.tree.forest import Forest
 from radixcache.tree.handles import BlockIds, Lock
 from radixcache.tree.keys import ID_BYTES, checked_count
 from radixcache.tree.node import Node, gather
-from radixcache.tree.policy import PolicyFactory, policy_factory
-from radixcache.tree.quota import remove_quota, set_quota, trim_to_quotas
+from radixcache.tree.policies import PolicyFactory, policy_factory
+from radixcache.tree.quota import num_kept_from, remove_quota, set_quota, trim_to_quotas
 from radixcache.tree.view import view_forest
 from radixcache.tree.watch import TreeWatcher
 from radixcache.types import Clock, Namespace, TreeView
@@ -27,10 +27,12 @@ class TreeBase:
         *,
         policy: str | PolicyFactory = "lru",
         clock: Clock = time.monotonic,
+        remembered_tokens: int = 2**20,
     ) -> None:
         if not isinstance(block_size, int) or not 1 <= block_size <= 256:
             raise InvalidRequestError("block_size", block_size, "a whole number from 1 to 256")
-        self._forest = Forest(block_size, policy_factory(policy), clock)
+        remembered = checked_count(remembered_tokens, "remembered_tokens")
+        self._forest = Forest(block_size, policy_factory(policy), clock, remembered)
         self._locks: set[Lock] = set()
 
     def watch(self, watcher: TreeWatcher | None) -> None:
@@ -90,12 +92,24 @@ class TreeBase:
         """Take a namespace's limit and guarantee away; return whether it had any."""
         return remove_quota(self._forest, Namespace.of(namespace))
 
-    def trim(self) -> BlockIds:
+    def num_kept_blocks(self, asker: Namespace | None) -> int:
+        """Return how many of the evictable blocks the guarantees of others keep from ``asker``.
+
+        PUBLIC blocks that guaranteed ones stand on are not counted, but stay as well.
+        """
+        return num_kept_from(self._forest, asker)
+
+    def trim(self, namespace: Namespace | str | None = None) -> BlockIds:
         """Evict what namespaces hold above their quotas; return the blocks.
 
-        Cost: the number of namespaces with a quota, plus that of the eviction.
+        Blocks that are locked, or that another namespace's blocks stand on, stay.
+
+        Args:
+            namespace: look only at this one and the PUBLIC part of its ``kv_key``: what one of
+                its locks can have kept. None: at all, which costs as much as there are quotas.
         """
-        return trim_to_quotas(self._forest)
+        space = None if namespace is None else Namespace.of(namespace)
+        return trim_to_quotas(self._forest, space)
 
     # -- inspection --------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ def check_forest(forest: Forest, locks: Iterable[Lock]) -> None:
     _check_accounts(forest, nodes)
     _check_below(forest, nodes)
     _check_policies(forest, nodes)
+    forest.lost.check()
 
 
 def _require(condition: bool, fault: str, *parts: object) -> None:

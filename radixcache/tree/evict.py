@@ -4,7 +4,7 @@ from radixcache.tree.account import Account
 from radixcache.tree.forest import Forest
 from radixcache.tree.handles import BlockIds
 from radixcache.tree.keys import ID_BYTES
-from radixcache.tree.lost import Lost
+from radixcache.tree.lost import Lost, owner_id
 from radixcache.tree.node import Node
 
 __all__ = ["evict_blocks"]
@@ -74,13 +74,14 @@ def _take(forest: Forest, leaf: Node, allowed: int, freed: BlockIds, cause: str)
 
 def _trim(forest: Forest, leaf: Node, ids_size: int, cause: str, note: object) -> None:
     cut = len(leaf.key) - ids_size * forest.block_size
-    key = leaf.key[cut:]
+    lost = _lost(forest, leaf, leaf.key[cut:], cause, note)
+    # The leaf may grow again, with other blocks: what hangs from these must not hang from those.
+    lost.node_id = forest.next_id()
+    forest.lost.cut(leaf, leaf.start + cut, lost)
     del leaf.ids[-ids_size:]
     del leaf.key[cut:]
     forest.sizes.shrink(leaf, ids_size // ID_BYTES)
-    place = (leaf.start + cut, bytes(leaf.account.tag + key[: forest.unit]))
-    lost = Lost(place, leaf.node_id, key, leaf.num_hits, forest.tick, forest.clock(), cause, note)
-    forest.lost.remember(leaf, lost)
+    forest.lost.remember(leaf.node_id, leaf.start + cut, lost)
 
 
 def _remove(forest: Forest, leaf: Node, cause: str, note: object) -> None:
@@ -88,9 +89,21 @@ def _remove(forest: Forest, leaf: Node, cause: str, note: object) -> None:
     parent = leaf.parent
     assert parent is not None, "a root is never evicted"
     forest.num_nodes -= 1
-    place = (leaf.start, leaf.edge)
-    lost = Lost(
-        place, leaf.node_id, leaf.key, leaf.num_hits, forest.tick, forest.clock(), cause, note
-    )
-    forest.lost.remember(parent, lost)
+    lost = _lost(forest, leaf, leaf.key, cause, note)
+    forest.lost.remember(owner_id(parent), leaf.start, lost)
     forest.unlink(leaf, parent)
+
+
+def _lost(forest: Forest, leaf: Node, key: bytearray, cause: str, note: object) -> Lost:
+    account, now = leaf.account, forest.clock()
+    return Lost(
+        namespace=account.namespace,
+        node_id=leaf.node_id,
+        key=key,
+        num_hits=leaf.num_hits,
+        tick=forest.tick,
+        time_s=now,
+        cause=cause,
+        noted_by=account.policy,
+        note=note,
+    )

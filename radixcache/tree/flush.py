@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from radixcache.tree.forest import Forest, inherit_recency
 from radixcache.tree.handles import BlockIds, Lock
 from radixcache.tree.keys import ID_BYTES
+from radixcache.tree.lost import covers
 from radixcache.tree.node import Node
 from radixcache.types import PUBLIC, Namespace
 
@@ -21,18 +22,15 @@ def flush_forest(forest: Forest, locks: Iterable[Lock], space: Namespace | None)
     else:
         for kv_key in list(forest.roots) if space is None else [space.kv_key]:
             _flush_root(forest, kv_key, freed)
+    forest.lost.flush(space, forest.clock())
     if forest.watcher is not None:
         forest.watcher.cleared(space)
     for lock in locks:
-        if space is None or _covers(space, lock.namespace):
+        if space is None or covers(space, lock.namespace):
             lock._detached = True
     forest.num_blocks -= len(freed)
     forest.version += 1
     return freed
-
-
-def _covers(space: Namespace, other: Namespace) -> bool:
-    return space.kv_key == other.kv_key and space.scope in (PUBLIC, other.scope)
 
 
 def _flush_root(forest: Forest, kv_key: str, freed: BlockIds) -> None:

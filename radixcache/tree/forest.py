@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from radixcache.tree.account import Account
 from radixcache.tree.handles import BlockIds
 from radixcache.tree.keys import ID_BYTES
-from radixcache.tree.lost import LostPrefixes
+from radixcache.tree.lost import LostPrefixes, owner_id
 from radixcache.tree.node import Node, Root
-from radixcache.tree.policy import EvictionPolicy, PolicyFactory
+from radixcache.tree.policies import PolicyFactory
+from radixcache.tree.policy import EvictionPolicy
 from radixcache.tree.sizes import Sizes
 from radixcache.tree.watch import TreeWatcher
 from radixcache.types import PUBLIC, Clock, Namespace
@@ -26,7 +27,9 @@ __all__ = ["Forest", "inherit_recency"]
 class Forest:
     """Roots, nodes, counts. Knows nothing of lock objects and validates nothing."""
 
-    def __init__(self, block_size: int, make_policy: PolicyFactory, clock: Clock) -> None:
+    def __init__(
+        self, block_size: int, make_policy: PolicyFactory, clock: Clock, remembered_tokens: int
+    ) -> None:
         self.block_size = block_size
         self.unit = block_size * ID_BYTES  # packed bytes of one block's key ids
         self.make_policy = make_policy
@@ -36,7 +39,7 @@ class Forest:
         self.quotas: dict[Namespace, Account] = {}
         self.tops: set[Node] = set()
         self.sizes = Sizes()
-        self.lost = LostPrefixes(self.unit)
+        self.lost = LostPrefixes(self.unit, max_tokens=remembered_tokens)
         self.watcher: TreeWatcher | None = None
         self.tick = 0
         self.version = 0  # changes when blocks move between nodes or go
@@ -258,7 +261,7 @@ class Forest:
         node. ``held``: the caller has one lock on ``node``, which will cover the new end.
         """
         depth = node.start + len(node.key)
-        ghosts = [] if detached else self.lost.find_run(node, depth, account.tag, key)
+        lost = [] if detached else self.lost.find_run(owner_id(node), depth, account.tag, key)
         if self.watcher is not None and not detached:
             self.watcher.stored(account.namespace, node.ids[-ID_BYTES:], key, ids)
         if (
@@ -273,12 +276,17 @@ class Forest:
         else:
             end = self._add_child(node, key, ids, account, detached)
             end.lock_count = int(held)
-            if ghosts:  # asked for again: what it was worth before still counts
-                end.num_hits = ghosts[0].num_hits + 1
+            if lost:  # asked for again: what it was worth before still counts
+                end.num_hits = lost[0].lost.num_hits + 1
         end.last_access, end.last_access_s = self.tick, self.clock()
         self._count_new(end, len(ids) // ID_BYTES, held=held, detached=detached)
         if not detached:
+            ghosts = [span.lost for span in lost]
+            for ghost in ghosts:
+                if ghost.noted_by is not account.policy:  # a quota came or went meanwhile
+                    ghost.note = None
             account.policy.stored(end, len(ids) // ID_BYTES, ghosts)
+            self.lost.restore(end, lost)
         return end
 
     def _count_new(self, end: Node, num_blocks: int, *, held: bool, detached: bool) -> None:

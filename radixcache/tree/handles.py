@@ -1,6 +1,7 @@
 """What the tree hands out: plain results, and the lock."""
 
 from array import array
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from radixcache.errors import LockError
@@ -72,6 +73,23 @@ class Lock:
     def live(self) -> bool:
         """Whether it still guards its path."""
         return self._tree is not None
+
+    @property
+    def findable(self) -> bool:
+        """Whether look-ups still find its path: not after a flush of that."""
+        return not self._node.detached
+
+    @property
+    def end_id(self) -> int:
+        """Id of the node it ends at, the same as long as it lives."""
+        return self._node.node_id
+
+    def node_ids(self) -> Iterator[int]:
+        """Yield the ids of the nodes of its path, from its end up to the root."""
+        node: Node | None = self._node
+        while node is not None:
+            yield node.node_id
+            node = node.parent
 
     @property
     def block_ids(self) -> BlockIds:

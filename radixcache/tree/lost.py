@@ -1,39 +1,68 @@
 """A bounded memory of what was evicted: why a prefix is not there any more, and since when.
 
-An evicted piece is filed under the place it hung from: (node, depth, first block). Nodes keep
-their identity for life, so filing costs nothing that depends on the length of the prefix; a split
-or a join of nodes moves the few records that it concerns. The key ids of an evicted node are not
-copied, they are kept instead of dropped.
+An evicted piece is filed under the place it hung from: what it followed (a node, an older piece or
+a root), how deep, and its edge. So filing costs nothing that depends on the length of the prefix,
+and a split, join, trim or return moves only the places within the blocks it touches anyway. The
+key ids of an evicted node are not copied, they are kept instead of dropped.
+
+Three facts hold after each method:
+
+- a place lies within its owner: above its start, up to its end (a root's lies at 0);
+- no block is remembered at a place where the same block is cached;
+- what hung below a piece was evicted before it, so the oldest piece never has pieces below it.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from radixcache.tree.keys import ID_BYTES
+from radixcache.errors import CacheCorruptionError
+from radixcache.tree.keys import ID_BYTES, common_len, edge_tag
 from radixcache.tree.node import Node
+from radixcache.types import PUBLIC, Namespace
 
-__all__ = ["Lost", "LostPrefixes"]
+__all__ = ["Lost", "LostPrefixes", "LostSpan", "covers", "owner_id"]
 
-_MAX_TOKENS = 2**20
 _MAX_RECORDS = 2**16
+_MAX_FLUSHES = 1_000
 
-_Place = tuple[int, bytes]  # bytes of key ids before it, its edge
+_OwnerId = int | str  # of a node, of a piece, or a root's kv_key
+
+
+class _Fork:
+    """What was lost at one place."""
+
+    __slots__ = ("depth", "owner", "pieces")
+
+    def __init__(self, owner: _OwnerId, depth: int) -> None:
+        self.owner = owner
+        self.depth = depth  # bytes of key ids before it
+        self.pieces: dict[bytes, Lost] = {}  # by edge
 
 
 @dataclass(slots=True, eq=False)
 class Lost:
     """One evicted run of blocks."""
 
-    place: _Place
-    node_id: int  # of the node it was part of
+    namespace: Namespace  # who owned it
+    node_id: int  # what is filed below it goes by this id; no node has it
     key: bytearray = field(repr=False)  # packed key ids
     num_hits: int
     tick: int  # of the eviction
     time_s: float  # the same moment on the clock
     cause: str
-    note: object = None  # the policy's
-    fork: int | str = ""  # what it hung from
+    noted_by: object = field(default=None, repr=False)  # the policy that held it
+    note: object = None  # what that one wants to find if it comes back
+    fork: _Fork | None = field(default=None, repr=False)  # None: not remembered (any more)
+
+
+class LostSpan(NamedTuple):
+    """The part of a piece that some tokens agree with, in bytes of key ids from the root."""
+
+    lost: Lost
+    start: int
+    stop: int
 
 
 class LostPrefixes:
@@ -43,93 +72,215 @@ class LostPrefixes:
         unit: packed bytes of one block's key ids.
         max_tokens: key ids kept in all.
         max_records: pieces kept.
+
+    Attributes:
+        forgotten_s: clock of the latest eviction that had to be forgotten; None: none had.
     """
 
-    def __init__(
-        self, unit: int, *, max_tokens: int = _MAX_TOKENS, max_records: int = _MAX_RECORDS
-    ) -> None:
+    def __init__(self, unit: int, *, max_tokens: int, max_records: int = _MAX_RECORDS) -> None:
+        self.forgotten_s: float | None = None
         self._unit = unit
         self._max_bytes = max_tokens * ID_BYTES
         self._max_records = max_records
-        self._forks: dict[int | str, dict[_Place, Lost]] = {}
-        self._order: deque[Lost] = deque()
+        self._forks: dict[_OwnerId, dict[int, _Fork]] = {}
+        self._order: deque[Lost] = deque()  # by eviction; some are no longer remembered
+        self._num_records = 0
         self._num_bytes = 0
+        self._flushes: dict[Namespace | None, float] = {}
 
     def __len__(self) -> int:
-        return len(self._order)
+        return self._num_records
 
     @property
     def num_tokens(self) -> int:
         """Key ids kept."""
         return self._num_bytes // ID_BYTES
 
-    def remember(self, fork: Node, lost: Lost) -> None:
-        """File a piece that hung from ``fork``."""
-        lost.fork = _fork_id(fork)
-        self._forks.setdefault(lost.fork, {})[lost.place] = lost
-        self._order.append(lost)
-        self._num_bytes += len(lost.key)
-        while self._num_bytes > self._max_bytes or len(self._order) > self._max_records:
-            self._forget_oldest()
+    def find(self, owner: _OwnerId, depth: int, edge: bytes) -> Lost | None:
+        """Return the piece lost at a place, if that is remembered."""
+        fork = self._forks.get(owner, {}).get(depth)
+        return None if fork is None else fork.pieces.get(edge)
 
-    def find_run(self, node: Node, depth: int, tag: bytes, view: memoryview) -> "list[Lost]":
+    def find_run(self, owner: _OwnerId, depth: int, tag: bytes, view: memoryview) -> list[LostSpan]:
         """Return the evicted pieces that ``view`` continues with, the nearest first.
 
-        A piece counts when all of it is in ``view``, and so does a last one that is there in part.
-
         Args:
-            node: where the cached prefix ends.
+            owner: what holds the place ``depth``; see :func:`owner_id`.
             depth: bytes of key ids before ``view``, counted from the root.
             tag: of the scope.
             view: packed key ids, whole blocks.
         """
-        places = self._forks.get(_fork_id(node))
-        if places is None:
+        if owner not in self._forks:  # mostly: nothing was lost here
             return []
-        found: list[Lost] = []
+        found: list[LostSpan] = []
         unit, pos = self._unit, 0
-        while places is not None and pos < len(view):
-            lost = places.get((depth + pos, tag + view[pos : pos + unit]))
+        while pos < len(view):
+            lost = self.find(owner, depth + pos, tag + view[pos : pos + unit])
             if lost is None:
                 break
-            found.append(lost)
-            stop = pos + len(lost.key)
-            if lost.key != view[pos:stop]:
-                break
-            places, pos = self._forks.get(lost.node_id), stop
+            start, stop = pos, pos + len(lost.key)
+            if lost.key != view[start:stop]:
+                stop = start + common_len(lost.key, view[start:], unit)
+            found.append(LostSpan(lost, depth + start, depth + stop))
+            # Two pieces that part later than where a node ended: the second hangs inside the first.
+            owner, pos = lost.node_id, stop
         return found
+
+    def places(self, owner: _OwnerId, start: int, stop: int) -> Sequence[int]:
+        """Return the depths above ``start``, up to ``stop``, where pieces of an owner hung."""
+        forks = self._forks.get(owner)
+        if forks is None:
+            return ()
+        if len(forks) * self._unit <= stop - start:
+            return [depth for depth in forks if start < depth <= stop]
+        unit = self._unit
+        return [depth for depth in range(start + unit, stop + 1, unit) if depth in forks]
+
+    # -- what happens to the tree ------------------------------------------------------------
+
+    def remember(self, owner: _OwnerId, depth: int, lost: Lost) -> None:
+        """File a piece that was evicted ``depth`` bytes from the root, where it followed ``owner``.
+
+        What hung from it was filed under ``lost.node_id``, or has been cut over to it.
+        """
+        if lost.key.__alloc__() > len(lost.key) + len(lost.key) // 8 + self._unit:
+            lost.key = lost.key[:]  # a leaf that was trimmed before holds up to twice its size
+        self._file(owner, depth, lost)
+        self._order.append(lost)
+        self._num_records += 1
+        self._num_bytes += len(lost.key)
+        while self._num_bytes > self._max_bytes or self._num_records > self._max_records:
+            self._forget_oldest()
+
+    def cut(self, node: Node, depth: int, lost: Lost) -> None:
+        """A node is about to lose ``lost``, all it has from ``depth`` on."""
+        self._move(node.node_id, lost.node_id, depth, depth + len(lost.key))
 
     def split(self, upper: Node, lower: Node) -> None:
         """``upper`` was cut from the front of ``lower``."""
-        places = self._forks.get(lower.node_id)
-        if places is None:
-            return
-        end = upper.start + len(upper.key)
-        for place in [place for place in places if place[0] <= end]:
-            self._move(places.pop(place), upper.node_id)
-        if not places:
-            del self._forks[lower.node_id]
+        self._move(lower.node_id, upper.node_id, upper.start, upper.start + len(upper.key))
 
     def join(self, top: Node, pieces: Iterable[Node]) -> None:
         """``pieces`` have become part of ``top``."""
         for piece in pieces:
-            for lost in self._forks.pop(piece.node_id, {}).values():
-                self._move(lost, top.node_id)
+            self._move(piece.node_id, top.node_id, piece.start, piece.start + len(piece.key))
 
-    def _move(self, lost: Lost, fork: int | str) -> None:
+    def restore(self, end: Node, run: Iterable[LostSpan]) -> None:
+        """The blocks of a run were cached again; ``end`` holds them."""
+        for lost, start, stop in run:
+            self._move(lost.node_id, end.node_id, start, stop)
+            self._unfile(lost)
+            size = stop - start
+            self._num_bytes -= size
+            del lost.key[:size]
+            if lost.key:
+                self._file(end.node_id, stop, lost)
+            else:
+                self._num_records -= 1
+        if len(self._order) > 2 * self._num_records + 16:
+            self._order = deque(lost for lost in self._order if lost.fork is not None)
+
+    def flush(self, space: Namespace | None, now: float) -> None:
+        """A namespace (None: all) was flushed: what it had lost before is forgotten too."""
+        kept: deque[Lost] = deque()
+        for lost in self._order:
+            if lost.fork is None:
+                continue
+            if space is None or covers(space, lost.namespace):
+                self._drop(lost)
+            else:
+                kept.append(lost)
+        self._order = kept
+        self._flushes.pop(space, None)
+        self._flushes[space] = now
+        if len(self._flushes) > _MAX_FLUSHES:
+            del self._flushes[next(iter(self._flushes))]
+
+    def flushed_s(self, space: Namespace) -> float | None:
+        """Return the clock of the last flush that reached a namespace, if one is remembered."""
+        flushes = {None, Namespace(space.kv_key, PUBLIC), space} & self._flushes.keys()
+        return max((self._flushes[flush] for flush in flushes), default=None)
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _move(self, source: _OwnerId, target: _OwnerId, start: int, stop: int) -> None:
+        forks = self._forks.get(source)
+        if forks is None:
+            return
+        depths = self.places(source, start, stop)
+        if not depths:
+            return
+        moved = self._forks.setdefault(target, {})
+        for depth in depths:
+            fork = forks.pop(depth)
+            fork.owner = target
+            moved[depth] = fork
+        if not forks:
+            del self._forks[source]
+
+    def _file(self, owner: _OwnerId, depth: int, lost: Lost) -> None:
+        forks = self._forks.setdefault(owner, {})
+        fork = forks.get(depth)
+        if fork is None:
+            fork = forks[depth] = _Fork(owner, depth)
+        fork.pieces[self._edge(lost)] = lost
         lost.fork = fork
-        self._forks.setdefault(fork, {})[lost.place] = lost
+
+    def _unfile(self, lost: Lost) -> None:
+        fork, lost.fork = lost.fork, None
+        assert fork is not None, f"{lost!r} is not filed"
+        del fork.pieces[self._edge(lost)]
+        if not fork.pieces:
+            forks = self._forks[fork.owner]
+            del forks[fork.depth]
+            if not forks:
+                del self._forks[fork.owner]
+
+    def _edge(self, lost: Lost) -> bytes:
+        return edge_tag(lost.namespace.scope) + lost.key[: self._unit]
+
+    def _drop(self, lost: Lost) -> None:
+        self._unfile(lost)
+        self._num_records -= 1
+        self._num_bytes -= len(lost.key)
 
     def _forget_oldest(self) -> None:
         lost = self._order.popleft()
-        self._num_bytes -= len(lost.key)
-        places = self._forks.get(lost.fork)
-        if places is not None and places.get(lost.place) is lost:
-            del places[lost.place]
-            if not places:
-                del self._forks[lost.fork]
+        if lost.fork is not None:
+            self._drop(lost)
+            self.forgotten_s = lost.time_s
+
+    def check(self) -> None:
+        """Raise CacheCorruptionError if counts, places and order do not agree. Cost: all of it."""
+        filed = [
+            (owner, depth, edge, lost)
+            for owner, forks in self._forks.items()
+            for depth, fork in forks.items()
+            for edge, lost in fork.pieces.items()
+        ]
+        for owner, depth, edge, lost in filed:
+            fork = lost.fork
+            if fork is None or (fork.owner, fork.depth, self._edge(lost)) != (owner, depth, edge):
+                raise CacheCorruptionError(f"lost prefixes: {lost!r} is filed at a wrong place")
+        sizes = (len(filed), sum(len(lost.key) for *_, lost in filed))
+        ordered = [lost for lost in self._order if lost.fork is not None]
+        if sizes != (self._num_records, self._num_bytes) or len(ordered) != len(filed):
+            raise CacheCorruptionError(
+                f"lost prefixes: {sizes} records and bytes are filed, {len(ordered)} in order, "
+                f"({self._num_records}, {self._num_bytes}) counted"
+            )
+        if not all(
+            forks and all(f.pieces for f in forks.values()) for forks in self._forks.values()
+        ):
+            raise CacheCorruptionError("lost prefixes: an empty place was kept")
 
 
-def _fork_id(node: Node) -> int | str:
+def owner_id(node: Node) -> int | str:
+    """Return what the places at and in a node go by."""
     # A root comes and goes with what is below it; its kv_key stays.
     return node.node_id if node.parent is not None else node.account.namespace.kv_key
+
+
+def covers(space: Namespace, other: Namespace) -> bool:
+    """Whether a flush of ``space`` reaches what ``other`` owns."""
+    return space.kv_key == other.kv_key and space.scope in (PUBLIC, other.scope)

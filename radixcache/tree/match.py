@@ -5,6 +5,7 @@ from radixcache.tree.forest import Forest
 from radixcache.tree.handles import BlockIds
 from radixcache.tree.keys import ID_BYTES
 from radixcache.tree.node import Node, gather
+from radixcache.types import Namespace
 
 __all__ = ["Inserted", "Match"]
 
@@ -13,19 +14,20 @@ class Match:
     """The longest cached prefix of some tokens, at the time of asking. It guards nothing.
 
     Attributes:
+        namespace: who asked.
         num_tokens: its length, a whole number of blocks.
     """
 
-    __slots__ = ("_block_ids", "_forest", "_inside", "_node", "_scope", "_version", "num_tokens")
+    __slots__ = ("_block_ids", "_forest", "_inside", "_node", "_version", "namespace", "num_tokens")
 
     def __init__(
-        self, forest: Forest, node: Node | None, inside: int, num_tokens: int, scope: str
+        self, forest: Forest, node: Node | None, inside: int, num_tokens: int, namespace: Namespace
     ) -> None:
+        self.namespace = namespace
         self.num_tokens = num_tokens
         self._forest = forest
         self._node = node  # where it ends; None: there is no such root
         self._inside = inside  # bytes of key ids into the node
-        self._scope = scope  # who asked
         self._version = forest.version
         self._block_ids: BlockIds | None = None
 
@@ -45,6 +47,12 @@ class Match:
                 self._block_ids = gather(self._node, num_blocks * ID_BYTES)
         return self._block_ids
 
+    @property
+    def end_id(self) -> int:
+        """Id of the node at whose end it ends; 0 where it ends inside one or found nothing."""
+        node = self._node
+        return node.node_id if node is not None and self._inside == len(node.key) else 0
+
     def _require_current(self) -> None:
         if self._version != self._forest.version:
             raise LockError(
@@ -60,6 +68,7 @@ class Inserted(Match):
     """The path that an insert has published; its block ids are the canonical ones.
 
     Attributes:
+        namespace: who published.
         num_tokens: its length: the whole blocks of the tokens given.
         num_present: how many of them were there before.
     """
@@ -67,8 +76,13 @@ class Inserted(Match):
     __slots__ = ("num_present",)
 
     def __init__(
-        self, forest: Forest, node: Node | None, num_tokens: int, num_present: int, scope: str
+        self,
+        forest: Forest,
+        node: Node | None,
+        num_tokens: int,
+        num_present: int,
+        namespace: Namespace,
     ) -> None:
         inside = 0 if node is None else len(node.key)
-        super().__init__(forest, node, inside, num_tokens, scope)
+        super().__init__(forest, node, inside, num_tokens, namespace)
         self.num_present = num_present

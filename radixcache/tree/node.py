@@ -1,6 +1,5 @@
 """One node, and the look-up that walks nodes."""
 
-from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from radixcache.tree.account import Account
@@ -87,12 +86,8 @@ class Root(Node):
         self.accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()
 
 
-class Place(NamedTuple):
-    """Where a look-up ended: ``inside`` bytes into ``node``, ``depth`` bytes from its start."""
-
-    node: Node
-    inside: int
-    depth: int
+Place = tuple[Node, int, int]
+"""Where a look-up ended: the node, bytes into it, bytes from the start of the look-up."""
 
 
 def _descend(node: Node, view: memoryview, pos: int, tag: bytes, unit: int) -> Place:
@@ -105,9 +100,9 @@ def _descend(node: Node, view: memoryview, pos: int, tag: bytes, unit: int) -> P
         stop = pos + len(child.key)
         if child.key != view[pos:stop]:
             inside = common_len(child.key, view[pos:], unit)
-            return Place(child, inside, pos + inside)
+            return child, inside, pos + inside
         node, pos = child, stop
-    return Place(node, len(node.key), pos)
+    return node, len(node.key), pos
 
 
 def longest(start: Node, view: memoryview, scope: str, unit: int) -> Place:
@@ -122,17 +117,17 @@ def longest(start: Node, view: memoryview, scope: str, unit: int) -> Place:
     if scope == PUBLIC or own.scope != PUBLIC:
         return _descend(start, view, 0, own.tag, unit)
     best = _descend(start, view, 0, b"", unit)
-    if best.depth == len(view):
+    end, inside, pos = best
+    if pos == len(view):
         return best
     tag = edge_tag(scope)
-    fork: Node | None = best.node
-    pos = best.depth
-    if best.inside < len(best.node.key):
-        fork, pos = best.node.parent, best.depth - best.inside
+    fork: Node | None = end
+    if inside < len(end.key):
+        fork, pos = end.parent, pos - inside
     while fork is not None:
         if fork.children is not None and tag + view[pos : pos + unit] in fork.children:
             private = _descend(fork, view, pos, tag, unit)
-            if private.depth > best.depth:
+            if private[2] > best[2]:
                 best = private
         if fork is start:
             break

@@ -1,27 +1,23 @@
-"""Which evictable leaf goes first. Policies are objects, chosen by name from one table."""
+"""Which evictable leaf goes first. Policies are objects; ``tree.policies`` names them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from sortedcontainers import SortedList  # type: ignore[import-untyped]  # ships no types
 
-from radixcache.errors import CacheCorruptionError, InvalidRequestError
+from radixcache.errors import CacheCorruptionError
 from radixcache.tree.lost import Lost
 from radixcache.tree.node import Node
 
 __all__ = [
-    "POLICIES",
     "EvictionPolicy",
     "FifoPolicy",
     "LfuPolicy",
     "LruPolicy",
-    "PolicyFactory",
     "PriorityPolicy",
     "SlruPolicy",
     "SortedPolicy",
-    "policy_factory",
 ]
 
 
@@ -242,31 +238,3 @@ class PriorityPolicy(SortedPolicy):
     def joins(self, upper: Node, lower: Node) -> bool:
         """Agree when both have the same priority."""
         return upper.priority == lower.priority and upper.last_access <= lower.last_access
-
-
-PolicyFactory = Callable[[], EvictionPolicy]
-"""Makes a new, empty policy."""
-
-POLICIES: Final[Mapping[str, PolicyFactory]] = MappingProxyType(
-    {
-        "lru": LruPolicy,
-        "lfu": LfuPolicy,
-        "slru": SlruPolicy,
-        "fifo": FifoPolicy,
-        "priority": PriorityPolicy,
-    }
-)
-"""Every eviction policy by name."""
-
-
-def policy_factory(policy: str | PolicyFactory) -> PolicyFactory:
-    """Return what makes policies of that name; a factory of one's own is returned as it is.
-
-    Raises:
-        InvalidRequestError: no policy has that name.
-    """
-    if callable(policy):
-        return policy
-    if policy not in POLICIES:
-        raise InvalidRequestError("policy", policy, " | ".join(POLICIES))
-    return POLICIES[policy]

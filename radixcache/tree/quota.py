@@ -6,9 +6,9 @@ from radixcache.tree.evict import evict_blocks
 from radixcache.tree.forest import Forest
 from radixcache.tree.handles import BlockIds
 from radixcache.tree.policy import EvictionPolicy
-from radixcache.types import Namespace
+from radixcache.types import PUBLIC, Namespace
 
-__all__ = ["remove_quota", "set_quota", "trim_to_quotas"]
+__all__ = ["num_kept_from", "remove_quota", "set_quota", "trim_to_quotas"]
 
 
 def set_quota(
@@ -45,18 +45,37 @@ def remove_quota(forest: Forest, namespace: Namespace) -> bool:
     return True
 
 
-def trim_to_quotas(forest: Forest) -> BlockIds:
-    """Evict what namespaces hold above their quotas, as far as nothing locks it."""
+def num_kept_from(forest: Forest, asker: Namespace | None) -> int:
+    """Return how many evictable blocks the guarantees of others keep from ``asker``.
+
+    PUBLIC blocks that guaranteed ones stand on are not among them, though they cannot go either:
+    only a walk could tell which those are.
+    """
+    quotas = forest.quotas.items()
+    return sum(account.num_kept_from_others for space, account in quotas if space != asker)
+
+
+def trim_to_quotas(forest: Forest, space: Namespace | None) -> BlockIds:
+    """Evict what namespaces hold above their quotas, as far as nothing locks it.
+
+    ``space``: look only where the end of one of its locks can have made something evictable.
+    """
     freed = BlockIds("i")
-    num_freed = -1
-    # One namespace's blocks may stand below another's, which can go only after them.
-    while num_freed < len(freed):
-        num_freed = len(freed)
-        for account in forest.quotas.values():
-            over = account.num_over_quota
-            if over:
-                cause = f"the namespace's quota of {account.max_blocks} blocks was reached"
-                freed.extend(evict_blocks(forest, over, cause=cause, only=account))
+    quotas = forest.quotas
+    if not quotas:
+        return freed
+    # PUBLIC last: its blocks may have to wait for the private ones that stand on them.
+    if space is None:
+        accounts = [account for account in quotas.values() if account.num_over_quota]
+        accounts.sort(key=lambda account: account.scope == PUBLIC)
+    else:
+        spaces = (space, Namespace(space.kv_key, PUBLIC))
+        accounts = [quotas[name] for name in spaces if name in quotas]
+    for account in accounts:
+        over = account.num_over_quota
+        if over:
+            cause = f"the namespace's quota of {account.max_blocks} blocks was reached"
+            freed.extend(evict_blocks(forest, over, cause=cause, only=account))
     return freed
 
 

@@ -3,9 +3,11 @@
 from collections.abc import Iterable
 
 from radixcache.errors import InvalidRequestError, LockError
+from radixcache.explanation import Explanation
 from radixcache.tree.account import Account
 from radixcache.tree.base import TreeBase
 from radixcache.tree.evict import evict_blocks
+from radixcache.tree.explain import explain_look_up
 from radixcache.tree.flush import flush_forest
 from radixcache.tree.handles import BlockIds, Extended, Lock
 from radixcache.tree.keys import ID_BYTES, check_block_ids, checked_count, pack, pack_block_ids
@@ -32,9 +34,11 @@ class RadixTree(TreeBase):
 
     Args:
         block_size: tokens a block, 1 to 256.
-        policy: which unlocked leaf is evicted first: a name from ``tree.policy.POLICIES``, or
+        policy: which unlocked leaf is evicted first: a name from ``tree.policies.POLICIES``, or
             what makes an ``EvictionPolicy``.
         clock: seconds, for what people read; the order of eviction does not depend on it.
+        remembered_tokens: evicted tokens of which :meth:`explain` and the policies still know,
+            4 bytes each.
     """
 
     # -- look-ups: pure ----------------------------------------------------------------------
@@ -54,9 +58,9 @@ class RadixTree(TreeBase):
         forest = self._forest
         root = forest.roots.get(space.kv_key)
         if root is None:
-            return Match(forest, None, 0, 0, space.scope)
+            return Match(forest, None, 0, 0, space)
         node, inside, depth = longest(root, view, space.scope, forest.unit)
-        return Match(forest, node, inside, depth // ID_BYTES, space.scope)
+        return Match(forest, node, inside, depth // ID_BYTES, space)
 
     def match_len(self, tokens: Iterable[int], *, namespace: Namespace | str) -> int:
         """Return ``match(...).num_tokens`` without collecting the block ids. Pure."""
@@ -65,7 +69,30 @@ class RadixTree(TreeBase):
         root = self._forest.roots.get(space.kv_key)
         if root is None:
             return 0
-        return longest(root, view, space.scope, self._forest.unit).depth // ID_BYTES
+        return longest(root, view, space.scope, self._forest.unit)[2] // ID_BYTES
+
+    def explain(
+        self, tokens: Iterable[int], *, namespace: Namespace | str, look_elsewhere: bool = False
+    ) -> Explanation:
+        """Say how much of ``tokens`` a look-up finds, and why not more. Pure, as ``match`` is.
+
+        It tells of what ``namespace`` may see and no more. What was evicted is remembered for the
+        latest million tokens or so (``Explanation.forgotten_s``). Cost: that of a match, plus at
+        most 1,000 branches compared where it ends.
+
+        Args:
+            tokens: key ids from the start of the sequence; all of them count, the tail too.
+            namespace: who asks.
+            look_elsewhere: also look into other namespaces, 64 at most. It tells whether others
+                hold these tokens, so it is an operator's to ask, not a tenant's.
+
+        Raises:
+            InvalidRequestError: a token id does not fit int32.
+            TypeError: ``namespace`` is neither a Namespace nor a string.
+        """
+        space = Namespace.of(namespace)
+        view = pack(tokens, "tokens")
+        return explain_look_up(self._forest, space, view, look_elsewhere=look_elsewhere)
 
     # -- insert ------------------------------------------------------------------------------
 
@@ -97,26 +124,25 @@ class RadixTree(TreeBase):
         view = self._whole_blocks(tokens)
         ids = pack_block_ids(block_ids, len(view) // self._forest.unit)
         if not view:
-            return Inserted(self._forest, None, 0, 0, space.scope)
+            return Inserted(self._forest, None, 0, 0, space)
         forest = self._forest
         root = forest.root(space.kv_key)
-        place = longest(root, view, space.scope, forest.unit)
-        new_ids = ids[place.depth // self.block_size :]
+        end, inside, depth = longest(root, view, space.scope, forest.unit)
+        new_ids = ids[depth // forest.block_size :]
         try:
             check_block_ids(new_ids)
         except InvalidRequestError:
             forest.drop_root(root)
             raise
-        end = self._hit(place.node, place.inside)
+        end = self._hit(end, inside)
         forest.touch(end, priority)
         if new_ids:
             account = forest.account(root, space.scope)
-            rest = view[place.depth :]
+            rest = view[depth:]
             end = forest.append(end, rest, new_ids, account=account, held=False, detached=False)
             end.priority = max(end.priority, priority)
         forest.settle(end)
-        num_tokens, present = len(view) // ID_BYTES, place.depth // ID_BYTES
-        return Inserted(forest, end, num_tokens, present, space.scope)
+        return Inserted(forest, end, len(view) // ID_BYTES, depth // ID_BYTES, space)
 
     # -- locks -------------------------------------------------------------------------------
 
@@ -149,11 +175,11 @@ class RadixTree(TreeBase):
         view = self._whole_blocks(tokens, max_tokens)
         forest = self._forest
         root = forest.root(space.kv_key)
-        place = longest(root, view, space.scope, forest.unit)
-        end = self._hit(place.node, place.inside)
+        end, inside, depth = longest(root, view, space.scope, forest.unit)
+        end = self._hit(end, inside)
         forest.lock(end, hit=True, priority=priority)
         account = forest.account(root, space.scope)
-        return self._new_lock(end, account, place.depth // ID_BYTES, priority)
+        return self._new_lock(end, account, depth // ID_BYTES, priority)
 
     def lock_match(self, match: Match, *, priority: int = 0) -> Lock:
         """Guard what :meth:`match` or :meth:`insert` has found, without finding it again.
@@ -167,13 +193,13 @@ class RadixTree(TreeBase):
         if match._forest is not forest:
             raise LockError(f"{match!r} belongs to another tree")
         match._require_current()
-        if match._node is None:
-            raise LockError(f"{match!r}: nothing was found; lock() guards an empty prefix too")
-        end = self._hit(match._node, match._inside)
+        space = match.namespace
+        node = match._node
+        end = forest.root(space.kv_key) if node is None else self._hit(node, match._inside)
         forest.lock(end, hit=True, priority=priority)
         account = end.account
-        if account.scope != match._scope:
-            account = forest.account(forest.roots[account.namespace.kv_key], match._scope)
+        if account.scope != space.scope:
+            account = forest.account(forest.root(space.kv_key), space.scope)
         return self._new_lock(end, account, match.num_tokens, priority)
 
     def share(self, lock: Lock, num_tokens: int | None = None) -> Lock:
@@ -307,12 +333,13 @@ class RadixTree(TreeBase):
         size = len(view)
         if max_tokens is not None:
             size = min(size, checked_count(max_tokens, "max_tokens") * ID_BYTES)
-        return view[: size - size % self._forest.unit]
+        size -= size % self._forest.unit
+        return view if size == len(view) else view[:size]
 
     def _hit(self, node: Node, inside: int) -> Node:
         """Note that a counted look-up ends here; return the node that ends there."""
         node.account.policy.hit(node, inside // self._forest.unit)
-        return self._boundary(node, inside)
+        return node if inside == len(node.key) else self._forest.split(node, inside)
 
     def _boundary(self, node: Node, inside: int) -> Node:
         return self._forest.split(node, inside) if inside < len(node.key) else node

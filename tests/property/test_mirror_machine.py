@@ -36,23 +36,16 @@ class MirrorMachine16(MirrorMachine):
 class MirrorCacheMachine(CacheMachine):
     """What an engine does with its cache, on a pool so short that ids are used again at once."""
 
-    def __init__(self):
-        super().__init__()
-        self.driver = MirrorCacheDriver(self.num_blocks, self.block_size)
+    make_driver = MirrorCacheDriver
 
     @rule()
     def join(self):
         self.driver.followers.join()
 
 
-class MirrorCacheMachine16(MirrorCacheMachine):
-    block_size = 16
-
-
 TestMirror1 = MirrorMachine.TestCase
 TestMirror16 = MirrorMachine16.TestCase
-TestMirrorCache1 = MirrorCacheMachine.TestCase
-TestMirrorCache16 = MirrorCacheMachine16.TestCase
+TestMirrorCache = MirrorCacheMachine.TestCase
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 16])

@@ -12,7 +12,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from radixcache.tree.policy import POLICIES
+from radixcache.tree.policies import POLICIES
 from radixcache.tree.view import ORDERS
 from tests.naive_tree import RANKS
 from tests.tree_driver import TreeDriver, tokens_of

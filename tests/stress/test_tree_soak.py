@@ -9,7 +9,7 @@ import pytest
 
 from radixcache.cache import PrefixCache
 from radixcache.tree import RadixTree
-from radixcache.tree.policy import POLICIES
+from radixcache.tree.policies import POLICIES
 from radixcache.types import Namespace
 
 SIZE = 4

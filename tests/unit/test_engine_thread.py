@@ -8,10 +8,13 @@ import pytest
 from radixcache.errors import (
     DeadlineError,
     EngineStoppedError,
+    InvalidRequestError,
     OutOfBlocksError,
     RequestAbortedError,
 )
+from radixcache.tree.policies import POLICIES
 from radixcache.types import SamplingParams
+from radixcache_engine.config import EngineConfig
 from radixcache_engine.types import EngineRequest
 from tests.content_model import content_engine, continuation
 
@@ -273,3 +276,23 @@ def test_an_abort_takes_effect_with_the_step_in_flight():
     assert len(worker.batches) - steps_before == 1
     assert engine.stats().blocks_leased == 0
     engine.close()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_eviction_policy_runs_an_engine(policy):
+    """The setting takes each policy's name; a pool too small for all prompts stays exact."""
+    engine = content_engine(kv_tokens=128, eviction_policy=policy)
+    prompts = [[1 + i % 7, *range(10, 30), 40 + i] for i in range(24)]
+    callers = [Caller(engine, f"{i}", p, max_tokens=6) for i, p in enumerate(prompts)]
+    for caller, prompt in zip(callers, prompts, strict=True):
+        assert caller.wait().tokens == continuation(prompt, 6)
+
+    assert engine.stats().evicted_blocks > 0
+    engine.close()
+
+
+def test_an_unknown_eviction_policy_is_refused_by_name():
+    """The error lists the known ones, which are the tree's."""
+    with pytest.raises(InvalidRequestError, match="eviction_policy: got 'mru'") as caught:
+        EngineConfig(eviction_policy="mru")
+    assert all(name in str(caught.value) for name in POLICIES)

@@ -144,6 +144,7 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     add(model, "device", str, "auto, cpu or cuda")
     add(model, "attention_backend", str, "auto, cpu or reference")
     add(model, "block_size", int, "tokens a KV block, 1 to 256")
+    add(model, "eviction_policy", str, "which cached prefix goes first: lru, adaptive, ...")
     add(model, "kv_tokens", int, "size of the KV pool in tokens (default: from free memory)")
     add(model, "max_context_len", int, "longest sequence in tokens (default: the model's own)")
     add(model, "threads", int, "torch threads (default: the cores this process may use)")

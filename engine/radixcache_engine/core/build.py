@@ -40,7 +40,12 @@ def build_engine(
     """
     with progress.task(f"Loading {folder.name}", None):
         runner = Runner.load(config, folder.path, folder.name)
-    cache = PrefixCache(runner.num_blocks, block_size=config.block_size, store=runner.pool)
+    cache = PrefixCache(
+        runner.num_blocks,
+        block_size=config.block_size,
+        store=runner.pool,
+        policy=config.eviction_policy,
+    )
     return engine_around(
         config, runner, cache, runner.model_info, token_bytes, kv_key=runner.kv_key
     )

@@ -2,9 +2,20 @@
 
 from collections.abc import Callable, Iterable
 
+from radixcache.errors import OutOfBlocksError
+from radixcache.lease import Lease
 from radixcache_engine.scheduler.sequence import Sequence
 
-__all__ = ["AdmissionReserve", "choose_victim"]
+__all__ = ["AdmissionReserve", "choose_victim", "try_extend"]
+
+
+def try_extend(lease: Lease, length: int) -> bool:
+    """Make a lease cover ``length`` tokens; False when there are no blocks, and nothing changed."""
+    try:
+        lease.extend(length)
+    except OutOfBlocksError:
+        return False
+    return True
 
 
 def choose_victim(

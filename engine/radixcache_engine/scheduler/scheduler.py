@@ -22,7 +22,7 @@ from radixcache_engine.metrics.counters import Counters
 from radixcache_engine.sampling.stop import StopMatcher
 from radixcache_engine.scheduler.finish import apply_token
 from radixcache_engine.scheduler.holds import HoldBook
-from radixcache_engine.scheduler.pressure import AdmissionReserve, choose_victim
+from radixcache_engine.scheduler.pressure import AdmissionReserve, choose_victim, try_extend
 from radixcache_engine.scheduler.sequence import Request, Sequence, Status
 from radixcache_engine.scheduler.sharing import SharingBoard
 from radixcache_engine.scheduler.step import Draw, ScheduledRow, Step
@@ -181,19 +181,15 @@ class Scheduler:
 
     def _make_room(self, sequence: Sequence, length: int, step: Step) -> bool:
         """Give the sequence blocks for ``length`` tokens, preempting others if it must be."""
-        while True:
-            try:
-                _lease(sequence).extend(length)
-            except OutOfBlocksError:
-                if self.holds.drop_oldest():
-                    continue
-                victim = choose_victim(sequence, self.running.values(), step.includes)
-                if victim is None or victim is sequence:
-                    self._preempt(sequence, step)
-                    return False
-                self._preempt(victim, step)
-            else:
-                return True
+        while not try_extend(_lease(sequence), length):
+            if self.holds.drop_oldest():
+                continue
+            victim = choose_victim(sequence, self.running.values(), step.includes)
+            if victim is None or victim is sequence:
+                self._preempt(sequence, step)
+                return False
+            self._preempt(victim, step)
+        return True
 
     def _preempt(self, sequence: Sequence, step: Step) -> None:
         step.num_preempted += 1
@@ -261,25 +257,26 @@ class Scheduler:
             read=mode is not CacheMode.OFF,
             publish=mode is CacheMode.WRITE,
         )
-        if not self._has_room(sequence, lease):
+        if not self._give_room(sequence, lease):
             lease.release()
             self._stalled_at = stall
             return False
-        lease.extend(len(sequence.tokens))
         self._start(sequence, lease)
         return True
 
-    def _has_room(self, sequence: Sequence, lease: Lease) -> bool:
-        block_size = self._config.block_size
-        need = blocks_for(len(sequence.tokens), block_size) - len(lease.block_table)
+    def _give_room(self, sequence: Sequence, lease: Lease) -> bool:
+        block_size, length = self._config.block_size, len(sequence.tokens)
+        need = blocks_for(length, block_size) - len(lease.block_table)
         need += self._reserve.blocks(self.running.values(), block_size)
-        while not self._cache.can_allocate(need):
+        # Guarantees may keep more than can_allocate foresees.
+        while not (self._cache.can_allocate(need, lease.namespace) and try_extend(lease, length)):
             if self.running:
                 return False  # not now: what runs will free blocks
-            # Nothing runs, so nothing frees a block by itself; only live states hold some.
+            # Nothing runs, so nothing frees a block soon; only live states give way.
             if not self.holds.drop_oldest():
                 sequence.request.error = OutOfBlocksError(
-                    f"{need} KV blocks needed, {self._cache.num_free_blocks} free, none in use"
+                    f"{need} KV blocks needed, {self._cache.num_free_blocks} free; no request "
+                    "holds any: the rest is pinned or guaranteed to others"
                 )
                 self.failed.append(sequence.request)
                 return False

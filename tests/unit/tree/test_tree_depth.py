@@ -6,41 +6,19 @@ import gc
 import graphlib
 import pathlib
 import pickle
-import sys
-import threading
 from array import array
 
 import pytest
 
 import radixcache.tree
 from radixcache.tree import RadixTree
-from radixcache.tree.policy import POLICIES
+from radixcache.tree.policies import POLICIES
 from radixcache.tree.view import ORDERS
 from radixcache.types import Namespace
+from tests.tree_forms import run_shallow
 
 DEPTH = 20_000
 NS = "model"
-
-
-def run_shallow(work, limit=200):
-    """Run ``work`` in a thread of its own under a small recursion limit; re-raise its error."""
-    failure = []
-
-    def run():
-        normal = sys.getrecursionlimit()
-        sys.setrecursionlimit(limit)
-        try:
-            work()
-        except BaseException as error:
-            failure.append(error)
-        finally:
-            sys.setrecursionlimit(normal)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
 
 
 def chain(tree, depth):

@@ -284,10 +284,21 @@ class TestLockMatch:
         tree.check()
         assert tree.num_locks == (change == "split")
 
-    def test_a_match_of_nothing_or_of_another_tree_is_refused(self):
-        """There is no place to lock."""
-        tree = RadixTree(1)
-        with pytest.raises(LockError, match="nothing was found"):
-            tree.lock_match(tree.match([1], namespace=NS))
+    def test_a_match_of_nothing_is_a_lock_on_nothing(self):
+        """The first request of a service finds no root yet; its lock can be extended."""
+        tree, own = RadixTree(1), Namespace(NS, "a")
+        lock = tree.lock_match(tree.match([1, 2], namespace=own))
+        assert (lock.num_tokens, lock.block_ids, lock.namespace) == (0, [], own)
+
+        lock = tree.extend(lock, [1, 2], [7, 8]).lock
+        assert (tree.match_len([1, 2], namespace=own), tree.match_len([1, 2], namespace=NS)) == (
+            2,
+            0,
+        )
+        tree.unlock(lock)
+        tree.check()
+
+    def test_a_match_of_another_tree_is_refused(self):
+        """There is no such place here."""
         with pytest.raises(LockError, match="another tree"):
-            tree.lock_match(RadixTree(1).match([1], namespace=NS))
+            RadixTree(1).lock_match(RadixTree(1).match([1], namespace=NS))

@@ -1,180 +1,99 @@
-"""The memory of evicted prefixes: what it finds again, what it forgets, and what that is worth."""
-
-from array import array
+"""The memory of evicted prefixes, apart from what is told of it."""
 
 import pytest
 
+from radixcache.errors import CacheCorruptionError
 from radixcache.tree import RadixTree
+from radixcache.tree import lost as lost_module
 from radixcache.tree.lost import LostPrefixes
-from radixcache.tree.node import longest
 from radixcache.types import Namespace
 from tests.tree_forms import NS, put
 
-A = Namespace(NS, "a")
 
-
-def lost_run(tree, tokens, space=A):
-    """Key ids of the evicted pieces that ``tokens`` would have continued with, piece by piece."""
-    forest = tree._forest
-    view = memoryview(array("i", tokens)).cast("B")
-    root = forest.root(space.kv_key)
-    node, inside, depth = longest(root, view, space.scope, forest.unit)
-    assert inside == len(node.key), "nothing can be lost inside a node"
-    tag = forest.account(root, space.scope).tag
-    found = forest.lost.find_run(node, depth, tag, view[depth:])
-    forest.drop_root(root)
-    return [array("i", bytes(lost.key)).tolist() for lost in found]
-
-
-@pytest.mark.parametrize("space", [Namespace(NS, ""), A], ids=["public", "scoped"])
-class TestFinding:
-    def test_trimmed_tails_are_found_nearest_first(self, space):
-        """What was trimmed off a leaf in several steps comes back as one run."""
-        tree = RadixTree(1)
-        put(tree, range(9), range(9), space)
-        for _ in range(3):
-            tree.evict(2)
-
-        assert lost_run(tree, range(9), space) == [[3, 4], [5, 6], [7, 8]]
-        assert lost_run(tree, [0, 1, 2, 3, 4, 99], space) == [[3, 4]]
-        assert lost_run(tree, [0, 1, 2, 3, 99], space) == [[3, 4]]
-        assert lost_run(tree, [0, 1, 2, 99], space) == []
-
-    def test_a_whole_path_is_found_from_its_root(self, space):
-        """Although nodes and root are gone; a piece that differs ends the run."""
-        tree = RadixTree(1)
-        put(tree, [1, 2, 3, 4], [1, 2, 3, 4], space)
-        put(tree, [1, 2, 8, 9], [1, 2, 8, 9], space)
-        tree.evict(99)
-        assert tree._forest.roots == {}
-
-        assert lost_run(tree, [1, 2, 3, 4], space) == [[1, 2], [3, 4]]
-        assert lost_run(tree, [1, 2, 8, 7, 6], space) == [[1, 2], [8, 9]]
-        assert lost_run(tree, [1, 7, 3, 4], space) == [[1, 2]]
-
-    def test_a_cut_keeps_what_hung_above_and_below(self, space):
-        """Pieces lost below a node, at its middle and at its end stay findable when it is cut."""
-        tree = RadixTree(1)
-        put(tree, [1, 2, 3, 4, 5, 6], range(6), space)
-        put(tree, [1, 2, 7], [0, 1, 7], space)
-        tree.unlock(tree.lock([1, 2, 3, 4, 5, 6], namespace=space))
-        tree.evict(1)  # 7, below [1, 2]
-        tree.evict(2)  # [5, 6], off the tail
-        for end in (3, 1):
-            tree.unlock(tree.lock([1, 2, 3, 4], namespace=space, max_tokens=end))
-
-        assert lost_run(tree, [1, 2, 7], space) == [[7]]
-        assert lost_run(tree, [1, 2, 3, 4, 5, 6], space) == [[5, 6]]
-
-    def test_what_hung_where_a_node_is_cut_stays_above_the_cut(self, space):
-        """A joined node is cut again at the very place where a branch had been lost."""
-        tree = RadixTree(1)
-        put(tree, [1, 2], [1, 2], space)
-        hold = tree.lock([1, 2], namespace=space)
-        put(tree, [1, 2, 9], [1, 2, 9], space)
-        tree.evict(1)
-        lock = tree.extend(tree.share(hold), [3, 4], [3, 4]).lock
-        tree.unlock(hold)
-        tree.unlock(lock)
-        assert tree.num_nodes == 1
-        assert tree.lock([1, 2], namespace=space).num_tokens == 2
-        assert tree.num_nodes == 2
-
-        assert lost_run(tree, [1, 2, 9], space) == [[9]]
-
-    def test_a_join_keeps_what_hung_below_its_pieces(self, space):
-        """The conversation becomes one node; the branch that a turn had lost is still known."""
-        tree = RadixTree(1)
-        put(tree, [1, 2], [1, 2], space)
-        old = tree.lock([1, 2], namespace=space)
-        new = tree.extend(tree.share(old), [3], [3]).lock
-        put(tree, [1, 2, 3, 9], [1, 2, 3, 9], space)
-        tree.evict(1)
-        last = tree.lock([1, 2, 3], namespace=space)
-        last = tree.extend(last, [4], [4]).lock
-        for lock in (old, new, last):
-            tree.unlock(lock)
-        assert tree.num_nodes == 1
-        tree.unlock(tree.lock([1, 2, 3, 4], namespace=space, max_tokens=3))
-
-        assert lost_run(tree, [1, 2, 3, 9], space) == [[9]]
-
-
-def test_what_comes_back_keeps_its_hits():
-    """A prefix used before its eviction is no newcomer; the next piece's hits are not its own."""
-    tree = RadixTree(1, policy="lfu")
-    put(tree, [1, 2, 3, 4], [1, 2, 3, 4])
-    for _ in range(3):
-        tree.unlock(tree.lock([1, 2], namespace=NS))
-    tree.evict(99)
-    put(tree, [8], [8])
-    put(tree, [1, 2, 3, 4], [1, 2, 3, 4])
-    put(tree, [9, 9], [90, 91])
-
-    assert {n.key[0]: n.num_hits for n in tree._forest.nodes()} == {1: 4, 8: 0, 9: 0}
-    assert sorted(tree.evict(3)) == [8, 90, 91]
-
-
-def records(limits, lengths):
-    """Evict branches of these lengths under a memory of these limits; return it."""
+def forgetful(**bounds):
+    """A tree of single tokens with a small memory."""
     tree = RadixTree(1)
-    tree._forest.lost = lost = LostPrefixes(4, **limits)
-    for number, length in enumerate(lengths):
-        tokens = [number, *range(100, 99 + length)]
-        put(tree, tokens, range(1000 * number, 1000 * number + length))
-    tree.evict(10**6)
-    return lost, tree
+    tree._forest.lost = LostPrefixes(tree._forest.unit, **({"max_tokens": 2**20} | bounds))
+    return tree, tree._forest.lost
 
 
-class TestForgetting:
-    def test_it_keeps_so_many_key_ids(self):
-        """The oldest go first, and their places with them."""
-        lost, tree = records({"max_tokens": 10}, [4, 4, 4])
+def cycle(tree, first, size):
+    """Cache a prefix and evict it."""
+    put(tree, range(first, first + size), range(first, first + size))
+    tree.evict(size)
 
-        assert (len(lost), lost.num_tokens) == (2, 8)
-        assert lost_run(tree, [0, 100, 101, 102]) == []
-        assert sum(len(places) for places in lost._forks.values()) == 2
 
-    def test_it_keeps_so_many_records(self):
-        """However short they are."""
-        lost, tree = records({"max_records": 2}, [1, 1, 1, 1])
+def test_the_oldest_are_forgotten_first_by_tokens_and_by_records():
+    """Both bounds hold at once."""
+    tree, lost = forgetful(max_tokens=10, max_records=3)
+    for first in (0, 100, 200, 300):
+        cycle(tree, first, 2)
+    assert (len(lost), lost.num_tokens) == (3, 6)
+    cycle(tree, 400, 7)
+    assert (len(lost), lost.num_tokens) == (2, 9)
+    cycle(tree, 500, 11)
+    assert (len(lost), lost.num_tokens) == (0, 0)
+    lost.check()
 
-        assert (len(lost), lost.num_tokens) == (2, 2)
-        assert lost_run(tree, [3], Namespace(NS, "")) == [[3]]
-        assert lost_run(tree, [1], Namespace(NS, "")) == []
 
-    def test_a_piece_larger_than_the_memory_is_not_kept(self):
-        """And the memory goes on working."""
-        lost, tree = records({"max_tokens": 3}, [9, 2])
+def test_what_comes_and_goes_does_not_push_out_what_is_lost():
+    """A prefix evicted and cached again a thousand times takes one record, then none."""
+    tree, lost = forgetful(max_records=5)
+    cycle(tree, 0, 2)
+    for _ in range(1_000):
+        cycle(tree, 100, 2)
 
-        assert lost_run(tree, [1, 100], Namespace(NS, "")) == [[1, 100]]
-        assert (len(lost), lost.num_tokens) == (1, 2)
+    assert len(lost) == 2
+    assert len(lost._order) < 30
+    assert tree.explain([0, 1], namespace=NS).evicted is not None
 
-    def test_forgetting_an_old_record_spares_the_new_one_of_its_place(self):
-        """The same prefix evicted again and again is remembered as of the last time."""
-        tree = RadixTree(1)
-        tree._forest.lost = lost = LostPrefixes(4, max_records=3)
-        for _ in range(3):
-            put(tree, [5], [5])
-            tree.evict(1)
-        put(tree, [6], [6])
-        tree.evict(1)
 
-        assert lost_run(tree, [5], Namespace(NS, "")) == [[5]]
-        assert len(lost) == 3
+def test_a_split_moves_only_the_places_of_the_upper_part():
+    """A system prompt with very many lost branches is cut without a look at them all."""
+    tree = RadixTree(1)
+    put(tree, range(10), range(10))
+    for branch in range(100, 150):
+        put(tree, [*range(10), branch], [*range(10), branch])
+    put(tree, range(10), range(10))
+    tree.evict(50)
+    forks = tree._forest.lost._forks
+    before = [fork for depths in forks.values() for fork in depths.values()]
+    tree.unlock(tree.share(tree.lock(range(10), namespace=NS), 4))
+    after = [fork for depths in forks.values() for fork in depths.values()]
 
-    def test_nothing_is_left_of_what_was_forgotten(self):
-        """Records that splits and joins have moved are forgotten where they are then."""
-        tree = RadixTree(1)
-        tree._forest.lost = lost = LostPrefixes(4, max_records=1)
-        put(tree, [1, 2, 3], [1, 2, 3])
-        put(tree, [1, 2, 9], [1, 2, 9])
-        tree.unlock(tree.lock([1, 2, 3], namespace=NS))
-        tree.evict(1)
-        tree.unlock(tree.lock([1, 2], namespace=NS, max_tokens=1))
-        tree.unlock(tree.lock([1, 2], namespace=NS))
-        tree.unlock(tree.lock([1, 2, 3], namespace=NS))
-        tree.evict(1)
+    assert [len(fork.pieces) for fork in before] == [50]
+    assert after == before
+    assert tree.explain([*range(10), 149], namespace=NS).evicted.num_tokens == 1
 
-        assert len(lost) == 1
-        assert [len(places) for places in lost._forks.values()] == [1]
+
+def test_times_of_flushes_are_bounded(monkeypatch):
+    """The oldest is forgotten; a namespace flushed again counts once."""
+    monkeypatch.setattr(lost_module, "_MAX_FLUSHES", 2)
+    tree, lost = forgetful()
+    for kv_key in ("x", "y", "x", "z"):
+        tree.flush(kv_key)
+
+    assert [space.kv_key for space in lost._flushes] == ["x", "z"]
+    assert lost.flushed_s(Namespace("y", "a")) is None
+    assert lost.flushed_s(Namespace("x", "a")) is not None
+
+
+@pytest.mark.parametrize(
+    ("break_it", "fault"),
+    [
+        (lambda lost, piece: setattr(piece, "fork", None), "filed at a wrong place"),
+        (lambda lost, piece: setattr(piece.fork, "depth", 4), "filed at a wrong place"),
+        (lambda lost, piece: piece.key.extend(b"1234"), "records and bytes"),
+        (lambda lost, piece: lost._order.clear(), "records and bytes"),
+        (lambda lost, piece: lost._forks.__setitem__(9, {}), "an empty place"),
+    ],
+)
+def test_check_finds_faults(break_it, fault):
+    """Places, counts, order."""
+    tree, lost = forgetful()
+    cycle(tree, 0, 2)
+    lost.check()
+    break_it(lost, lost._order[0])
+
+    with pytest.raises(CacheCorruptionError, match=fault):
+        lost.check()
