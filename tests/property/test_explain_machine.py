@@ -7,8 +7,8 @@ import pytest
 from radixcache.explanation import MissCause
 from radixcache.tree.lost import LostPrefixes, covers
 from radixcache.types import PUBLIC, Namespace
-from tests.property.test_tree_machine import SPACES, random_step
-from tests.tree_driver import TreeDriver, tokens_of
+from tests.tree_driver import TreeDriver, pair, tokens_of
+from tests.tree_steps import SPACES, random_step
 
 
 class ExplainDriver(TreeDriver):
@@ -28,14 +28,23 @@ class ExplainDriver(TreeDriver):
         blocks = [b for b in self.model.blocks.values() if not b.detached]
         return {(b.kv_key, b.scope, tuple(part.tokens for part in b.path())) for b in blocks}
 
-    def evict(self, num_blocks):
+    def evict(self, num_blocks, asker=None):
         """Evict and take down what went."""
         self.now += 1
         cause = f"cause {self.now}"
         before = self._paths()
-        gone = self.tree.evict(num_blocks, cause=cause)
-        assert set(gone) == self.model.evict(num_blocks)
+        gone = self.tree.evict(num_blocks, namespace=asker, cause=cause)
+        assert set(gone) == self.model.evict(num_blocks, pair(asker))
         self.gone |= dict.fromkeys(before - self._paths(), (self.now, cause))
+
+    def trim(self):
+        """Keep the quotas and take down what went."""
+        self.now += 1
+        before = self._paths()
+        super().trim()
+        for key in before - self._paths():
+            limit = self.tree._forest.quotas[Namespace(*key[:2])].max_blocks
+            self.gone[key] = (self.now, f"the namespace's quota of {limit} blocks was reached")
 
     def flush(self, space):
         """Flush; what was lost before goes with it."""

@@ -3,40 +3,30 @@
 import random
 
 import pytest
-from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from radixcache.errors import EventsLostError
 from radixcache.events import EventLog, Mirror
 from tests.mirror_driver import MirrorCacheDriver, MirrorDriver
-from tests.property import test_cache_machine, test_tree_machine
+from tests.property import test_cache_machine
 from tests.property.test_cache_machine import CacheMachine
-from tests.property.test_tree_machine import SPACES, TreeMachine, spaces
+from tests.property.test_tree_machine import TreeMachine
 from tests.tree_driver import TreeDriver
+from tests.tree_steps import random_step
 
 
 class MirrorMachine(TreeMachine):
     """Every operation of the tree, quotas too, with mirrors from the start and late ones."""
 
+    block_size = 1
+
     def __init__(self):
-        super().__init__()
+        super().__init__(self.block_size)
         self.driver = MirrorDriver(self.block_size)
 
     @rule()
     def join(self):
         self.driver.followers.join()
-
-    @rule(space=spaces, max_blocks=st.integers(0, 6), guaranteed=st.integers(0, 3))
-    def set_quota(self, space, max_blocks, guaranteed):
-        self.driver.set_quota(space, max_blocks, guaranteed)
-
-    @rule(space=spaces)
-    def remove_quota(self, space):
-        self.driver.remove_quota(space)
-
-    @rule()
-    def trim(self):
-        self.driver.trim()
 
 
 class MirrorMachine16(MirrorMachine):
@@ -58,25 +48,14 @@ TestMirror16 = MirrorMachine16.TestCase
 TestMirrorCache = MirrorCacheMachine.TestCase
 
 
-def quota_step(driver, dice):
-    """Now and then: limits, trims and new mirrors."""
-    if dice.random() < 0.05:
-        driver.followers.join()
-    if dice.random() < 0.02:
-        driver.set_quota(dice.choice(SPACES), dice.randrange(20), dice.randrange(3))
-    if dice.random() < 0.02:
-        driver.remove_quota(dice.choice(SPACES))
-    if dice.random() < 0.1:
-        driver.trim()
-
-
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 def test_mirrors_follow_a_tree_through_random_operations(block_size):
     """Cases V6 and 113: 700 random operations; after each the mirrors equal tree and model."""
     driver, dice = MirrorDriver(block_size), random.Random(block_size)
     for _ in range(700):
-        quota_step(driver, dice)
-        test_tree_machine.random_step(driver, dice)
+        if dice.random() < 0.05:
+            driver.followers.join()
+        random_step(driver, dice)
         driver.check()
 
     assert driver.followers.num_resyncs > 0
@@ -104,7 +83,7 @@ def follow_slowly(driver, log, dice, num_steps):
     """Read now and then from a short log; a snapshot when it was too long ago. Count both."""
     mirror, num_snapshots, num_reads = Mirror(), 0, 0
     for _ in range(num_steps):
-        test_tree_machine.random_step(driver, dice)
+        random_step(driver, dice)
         if dice.random() > 0.1:
             continue
         try:

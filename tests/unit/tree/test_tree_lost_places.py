@@ -161,7 +161,7 @@ class TestForgetting:
         tree.evict(1)
 
         assert lost_run(tree, [5], Namespace(NS, "")) == [[5]]
-        assert len(lost) == 3
+        assert len(lost) == 2
 
     def test_nothing_is_left_of_what_was_forgotten(self):
         """Records that splits and joins have moved are forgotten where they are then."""

@@ -8,14 +8,13 @@ from radixcache.errors import InvalidRequestError
 from radixcache.tree import RadixTree
 from radixcache.tree.account import Account
 from radixcache.tree.node import Node
+from radixcache.tree.policies import POLICIES, policy_factory
 from radixcache.tree.policy import (
-    POLICIES,
     FifoPolicy,
     LfuPolicy,
     LruPolicy,
     PriorityPolicy,
     SlruPolicy,
-    policy_factory,
 )
 from radixcache.types import Namespace
 from tests.tree_forms import NS, get, put
