@@ -63,7 +63,7 @@ class Followers:
 
 
 class MirrorDriver(TreeDriver):
-    """A tree driver with quotas, whose every check compares mirrors with tree and naive model."""
+    """A tree driver whose every check compares mirrors with tree and naive model."""
 
     def __init__(self, block_size):
         super().__init__(block_size)
@@ -71,36 +71,11 @@ class MirrorDriver(TreeDriver):
         self.tree.watch(self.log)
         self.followers = Followers(self.log, lambda: self.log.snapshot(self.tree))
 
-    def set_quota(self, space, max_blocks, guaranteed):
+    def set_quota(self, space, limit, guaranteed):
         """Give a namespace limits; no event comes of it."""
-        guaranteed = min(guaranteed, max_blocks)
         seq = self.log.last_seq
-        self.tree.set_quota(space, max_blocks=max_blocks, guaranteed_blocks=guaranteed)
+        super().set_quota(space, limit, guaranteed)
         assert self.log.last_seq == seq
-
-    def remove_quota(self, space):
-        """Take them away."""
-        self.tree.remove_quota(space)
-
-    def trim(self):
-        """Evict what is above quotas."""
-        self._gone(self.tree.trim())
-
-    def evict(self, num_blocks):
-        """Evict; with quotas the naive model does not know the order, only what may go."""
-        gone = self.tree.evict(num_blocks)
-        assert len(gone) <= num_blocks
-        self._gone(gone)
-
-    def _gone(self, ids):
-        left = set(ids)
-        assert len(left) == len(ids)
-        while left:
-            ready = [i for i in left if not self.model.blocks[i].children]
-            assert ready, "a block went before what follows it"
-            for block_id in ready:
-                self.model.remove(self.model.blocks[block_id])
-            left.difference_update(ready)
 
     def match(self, space, tokens):
         """Compare the mirror's look-up as well; it must name the same blocks."""

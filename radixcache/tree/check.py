@@ -28,43 +28,49 @@ def check_forest(forest: Forest, locks: Iterable[Lock]) -> None:
     forest.lost.check()
 
 
-def _require(condition: bool, fault: str) -> None:
+def _require(condition: bool, fault: str, *parts: object) -> None:
+    # Put together only when needed: printing nodes would take most of the time of a check.
     if not condition:
-        raise CacheCorruptionError(fault)
+        raise CacheCorruptionError(fault.format(*parts))
 
 
 def _check_node(forest: Forest, node: Node) -> None:
     size, unit, parent = len(node.key), forest.unit, node.parent
-    _require(size > 0, f"empty node: {node!r}")
-    _require(size % unit == 0, f"part of a block: {node!r} has {size} key bytes, unit {unit}")
+    _require(size > 0, "empty node: {!r}", node)
+    _require(size % unit == 0, "part of a block: {!r} has {} key bytes", node, size)
     _require(
         len(node.ids) * forest.block_size == size,
-        f"dropped block: {node!r} has {node.num_blocks} block ids for {size // unit} blocks",
+        "dropped block: {!r} has {} bytes of block ids for {} of key ids",
+        *(node, len(node.ids), size),
     )
     edge = node.account.tag + node.key[:unit]
-    _require(node.edge == edge, f"wrong child key: {node!r} is not under its own first block")
-    _require(node.children != {}, f"empty children: {node!r} should be a leaf")
+    _require(node.edge == edge, "wrong child key: {!r} is not under its own first block", node)
+    _require(node.children != {}, "empty children: {!r} should be a leaf", node)
     assert parent is not None, "forest.nodes() yields no roots"
     _require(
         parent.scope in (PUBLIC, node.scope),
-        f"wrong scope: {node!r} of {node.scope!r} below {parent!r} of {parent.scope!r}",
+        "wrong scope: {!r} of {!r} below {!r} of {!r}",
+        *(node, node.scope, parent, parent.scope),
     )
     start = parent.start + len(parent.key)
-    _require(node.start == start, f"wrong depth: {node!r} says {node.start}, it lies at {start}")
+    fault = "wrong depth: {!r} says {}, it lies at {}"
+    _require(node.start == start, fault, node, node.start, start)
     _check_place(forest, node, parent)
-    _require(node.last_access <= forest.tick, f"wrong recency: {node!r} was used in the future")
+    _require(node.last_access <= forest.tick, "wrong recency: {!r} was used in the future", node)
 
 
 def _check_place(forest: Forest, node: Node, parent: Node) -> None:
     listed = parent.children is not None and parent.children.get(node.edge) is node
     if node in forest.tops:
-        _require(not listed, f"findable after a flush: {node!r} is detached and listed")
-        _require(node.detached, f"wrong detachment: {node!r} stands alone but is not detached")
+        _require(not listed, "findable after a flush: {!r} is detached and listed", node)
+        _require(node.detached, "wrong detachment: {!r} stands alone but is not detached", node)
         return
-    _require(listed, f"wrong child key: {parent!r} does not list {node!r} under its first block")
+    fault = "wrong child key: {!r} does not list {!r} under its first block"
+    _require(listed, fault, parent, node)
     _require(
         node.detached == (parent.detached and parent.parent is not None),
-        f"wrong detachment: {node!r} differs from {parent!r}",
+        "wrong detachment: {!r} differs from {!r}",
+        *(node, parent),
     )
 
 
@@ -81,7 +87,7 @@ def _check_blocks(nodes: list[Node]) -> None:
 def _check_lock_counts(forest: Forest, nodes: list[Node], locks: Iterable[Lock]) -> None:
     counts: Counter[Node] = Counter()
     for lock in locks:
-        _require(lock.live, f"wrong lock record: {lock!r} has ended and is still held")
+        _require(lock.live, "wrong lock record: {!r} has ended and is still held", lock)
         depth = 0
         node: Node | None = lock._node
         while node is not None:
@@ -89,14 +95,14 @@ def _check_lock_counts(forest: Forest, nodes: list[Node], locks: Iterable[Lock])
             depth += len(node.key)
             node = node.parent
         end = lock._node
-        _require(depth == lock.num_tokens * ID_BYTES, f"wrong lock end: {lock!r} ends at {end!r}")
-        _require(
-            lock._detached or not end.detached, f"wrong detachment: {lock!r} on flushed {end!r}"
-        )
+        fault = "wrong lock end: {!r} ends at {!r}"
+        _require(depth == lock.num_tokens * ID_BYTES, fault, lock, end)
+        fault = "wrong detachment: {!r} on flushed {!r}"
+        _require(lock._detached or not end.detached, fault, lock, end)
     for node in [*nodes, *forest.roots.values()]:
         got, want = node.lock_count, counts[node]
-        _require(got == want, f"wrong lock count: {node!r} says {got}, its locks are {want}")
-        _require(not node.detached or want > 0, f"leaked: {node!r} is flushed and unlocked")
+        _require(got == want, "wrong lock count: {!r} says {}, its locks are {}", node, got, want)
+        _require(not node.detached or want > 0, "leaked: {!r} is flushed and unlocked", node)
 
 
 def _check_sizes(forest: Forest, nodes: list[Node]) -> None:
@@ -108,12 +114,13 @@ def _check_sizes(forest: Forest, nodes: list[Node]) -> None:
     }
     for name, want in found.items():
         got = getattr(forest, name)
-        _require(got == want, f"wrong size: {name} says {got}, the nodes hold {want}")
+        _require(got == want, "wrong size: {} says {}, the nodes hold {}", name, got, want)
     for kv_key, root in forest.roots.items():
-        _require(root.kv_key == kv_key and not root.key, f"wrong root: {root!r} under {kv_key!r}")
-        _require(root.children != {}, f"empty children: root {kv_key!r}")
+        fault = "wrong root: {!r} under {!r}"
+        _require(root.kv_key == kv_key and not root.key, fault, root, kv_key)
+        _require(root.children != {}, "empty children: root {!r}", kv_key)
         in_use = root.children is not None or root.lock_count > 0
-        _require(in_use, f"leaked: root {kv_key!r} holds nothing")
+        _require(in_use, "leaked: root {!r} holds nothing", kv_key)
 
 
 def _check_accounts(forest: Forest, nodes: list[Node]) -> None:
@@ -129,10 +136,12 @@ def _check_accounts(forest: Forest, nodes: list[Node]) -> None:
             ("num_locked_blocks", locked[account]),
         ):
             got = getattr(account, name)
-            _require(got == want, f"wrong account: {name} of {account!r} is {got}, not {want}")
+            fault = "wrong account: {} of {!r} is {}, not {}"
+            _require(got == want, fault, name, account, got, want)
         _require(
             id(account) in live or not owned[account],
-            f"wrong account: {account!r} is not the one of its namespace",
+            "wrong account: {!r} is not the one of its namespace",
+            account,
         )
 
 
@@ -146,9 +155,10 @@ def _check_below(forest: Forest, nodes: list[Node]) -> None:
         if node.parent in found:
             found[node.parent] += node.below - node.owed
         if node.owed:
-            _require(forest.sizes.owes(node), f"wrong size: {node!r} owes and is not listed")
+            _require(forest.sizes.owes(node), "wrong size: {!r} owes and is not listed", node)
     for node, want in found.items():
-        _require(node.below == want, f"wrong size: {node!r} has {node.below} below, not {want}")
+        fault = "wrong size: {!r} has {} below, not {}"
+        _require(node.below == want, fault, node, node.below, want)
 
 
 def _check_policies(forest: Forest, nodes: list[Node]) -> None:
@@ -159,13 +169,14 @@ def _check_policies(forest: Forest, nodes: list[Node]) -> None:
         leaves = list(policy)
         _require(len(leaves) == len(policy), "sorted container: its length is wrong")
         for leaf in leaves:
-            _require(leaf.account.policy is policy, f"sorted container: {leaf!r} is in another's")
+            own = leaf.account.policy is policy
+            _require(own, "sorted container: {!r} is in another's", leaf)
         held += leaves
     want = {n for n in nodes if n.children is None and not n.lock_count and not n.detached}
     _require(len(set(held)) == len(held), "sorted container: a leaf is held twice")
     for node in set(held) ^ want:
         state = "is evictable but not held" if node in want else "is held but not evictable"
-        _require(False, f"sorted container: {node!r} {state}")
+        _require(False, "sorted container: {!r} {}", node, state)
     for node in nodes:
         stray = node.entry is not None and node not in want
-        _require(not stray, f"sorted container: {node!r} has an entry but is not held")
+        _require(not stray, "sorted container: {!r} has an entry but is not held", node)

@@ -107,7 +107,7 @@ class Forest:
             node.num_hits += 1
             node = node.parent
         if priority:
-            _raise_priority(end, priority)
+            _raise_priority(end, None, priority)
 
     def lock(self, end: Node, stop: Node | None = None, *, hit: bool, priority: int = 0) -> None:
         """Count one more lock on the path from ``end`` up to, and without, ``stop``.
@@ -132,7 +132,7 @@ class Forest:
                 node.num_hits += 1
             node = node.parent
         if priority:
-            _raise_priority(end, priority)
+            _raise_priority(end, stop, priority)
 
     def unlock(self, end: Node) -> BlockIds:
         """Count one lock less on the path to ``end``; return the blocks that went with it."""
@@ -353,9 +353,9 @@ class Forest:
                 node.parent.children = None
 
 
-def _raise_priority(end: Node, priority: int) -> None:
+def _raise_priority(end: Node, stop: Node | None, priority: int) -> None:
     node: Node | None = end
-    while node is not None:
+    while node is not stop and node is not None:
         node.priority = max(node.priority, priority)
         node = node.parent
 

@@ -223,7 +223,7 @@ class FifoPolicy(SortedPolicy):
 
     def joins(self, upper: Node, lower: Node) -> bool:
         """Agree when both came with the same request."""
-        return upper.created == lower.created
+        return upper.created == lower.created and upper.last_access <= lower.last_access
 
 
 class PriorityPolicy(SortedPolicy):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from radixcache.cache import PrefixCache
-from radixcache.errors import CacheCorruptionError, InvalidRequestError
+from radixcache.errors import CacheCorruptionError, InvalidRequestError, OutOfBlocksError
 from radixcache.types import Namespace
 from tests.cache_driver import ContentStore
 
@@ -202,6 +202,77 @@ def test_check_names_what_does_not_add_up(damage, fault):
 
     with pytest.raises(CacheCorruptionError, match=fault):
         cache.check()
+
+
+class TestQuotas:
+    def test_a_quota_holds_at_once_and_after_each_commit_and_release(self):
+        """No step leaves a namespace above its limit with blocks that nobody uses."""
+        cache, tenant = PrefixCache(32, block_size=2), Namespace(NS, "a")
+        warm(cache, range(12), tenant)
+        cache.set_quota(tenant, max_tokens=9)
+        assert (cache.match_len(tenant, range(12)), cache.num_free_blocks) == (8, 27)
+        cache.check()
+
+        tokens = list(range(50, 60))
+        lease = cache.acquire(tenant, tokens)
+        lease.extend(10)
+        lease.commit(tokens, 4)
+        assert cache.match_len(tenant, range(12)) == 4
+        lease.commit(tokens, 10)
+        assert cache.match_len(tenant, range(12)) == 0
+        assert cache.num_locked_blocks == 5
+        lease.release()
+        assert (cache.num_evictable_blocks, cache.num_locked_blocks) == (4, 0)
+        assert cache.counters.evicted_blocks == 2 + 2 + 2 + 1
+        cache.check()
+        assert cache.remove_quota(tenant)
+        assert not cache.remove_quota(tenant)
+
+    def test_a_guarantee_outlasts_others_need_but_not_its_owners(self):
+        """Others get OutOfBlocksError; its owner gets the room."""
+        cache, tenant = PrefixCache(9, block_size=2), Namespace(NS, "a")
+        warm(cache, range(12), tenant)
+        cache.set_quota(tenant, guaranteed_tokens=11)
+        stranger = cache.acquire(NS, range(100, 110))
+        with pytest.raises(OutOfBlocksError, match="guaranteed to other namespaces"):
+            stranger.extend(10)
+        assert cache.match_len(tenant, range(12)) == 12
+        assert (cache.num_free_blocks, cache.counters.refused_allocations) == (2, 1)
+        stranger.extend(4)
+        owner = cache.acquire(tenant, range(100, 110))
+        owner.extend(10)
+
+        assert cache.match_len(tenant, range(12)) == 2
+        cache.check()
+        owner.release()
+        stranger.release()
+        cache.check()
+
+    def test_no_more_is_guaranteed_than_there_is(self):
+        """Over all namespaces; changing one's own counts it once."""
+        cache = PrefixCache(9, block_size=2)
+        cache.set_quota("m", guaranteed_tokens=9)
+        cache.set_quota("m", guaranteed_tokens=10)
+        with pytest.raises(InvalidRequestError, match=r"guaranteed_tokens: got 7.* 0 to 6"):
+            cache.set_quota("n", guaranteed_tokens=7)
+        cache.set_quota("n", guaranteed_tokens=6)
+
+        with pytest.raises(InvalidRequestError, match="guaranteed_tokens"):
+            cache.set_quota("o", guaranteed_tokens=1)
+
+    def test_a_requests_priority_reaches_the_tree(self):
+        """What it reads and what it publishes outlasts the rest."""
+        cache = PrefixCache(8, block_size=1, policy="priority")
+        warm(cache, [1, 2])
+        lease = cache.acquire(NS, [1, 9, 9], priority=1)
+        lease.extend(3)
+        lease.commit([1, 9, 9], 2)
+        lease.release()
+        warm(cache, [5, 6])
+        cache.evict(3)
+
+        assert cache.match_len(NS, [1, 9]) == 2
+        assert cache.match_len(NS, [1, 2]) == 1
 
 
 def test_wrong_settings_are_named():

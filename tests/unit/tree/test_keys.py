@@ -56,6 +56,8 @@ def test_int32_memory_is_viewed_without_a_copy(ids):
         [None],
         np.array([1.0]),
         np.array([2**31], dtype=np.int64),
+        np.array([1.0], dtype=np.float32),
+        np.array([2**32 - 1], dtype=np.uint32),
         np.zeros((2, 2), dtype=np.int32),
         b"abcd",
         bytearray(4),
@@ -95,7 +97,7 @@ def test_common_len_equals_a_plain_comparison(unit, size):
 
 def test_only_public_has_no_tag():
     """PUBLIC edges are the bare block; any other scope, odd characters included, stands apart."""
-    tags = [edge_tag(scope) for scope in ("", "a", "ab", "\ud800", "é")]
+    tags = [edge_tag(scope) for scope in ("", "a", "ab", "?", "\ud800", "\ud801", "é")]
 
     assert tags[0] == b""
     assert len(set(tags)) == len(tags)

@@ -335,6 +335,22 @@ def test_a_match_read_after_its_blocks_moved_is_refused(change):
         _ = unread.block_ids
 
 
+def test_a_match_read_after_two_nodes_became_one_is_refused():
+    """It ended in the lower one, which is no more."""
+    tree = RadixTree(1)
+    put(tree, [1, 2], [8, 9])
+    upper = tree.lock([1, 2], namespace=NS)
+    put(tree, [1, 2, 3], [8, 9, 10])
+    lower = tree.lock([1, 2, 3], namespace=NS)
+    found = tree.match([1, 2, 3], namespace=NS)
+    tree.unlock(upper)
+    tree.unlock(lower)
+    assert tree.num_nodes == 1
+
+    with pytest.raises(LockError, match="changed since"):
+        _ = found.block_ids
+
+
 def test_a_match_may_be_read_after_growth():
     """What was added behind or beside a prefix does not move its blocks."""
     tree = RadixTree(1)

@@ -60,13 +60,14 @@ def test_a_share_is_a_whole_number_of_blocks(tree, length):
     assert state(tree) == before
 
 
-@pytest.mark.parametrize("blocks", [[-1, 20], [20, 20], [20]], ids=repr)
+@pytest.mark.parametrize("blocks", [[-1, 20], [20, -1], [20, 20], [20]], ids=repr)
 def test_block_ids_that_cannot_be_change_nothing(tree, blocks):
     """Negative, repeated and missing block ids are refused by insert and by extend."""
     lock = tree.lock([1, 1, 4, 4], namespace=NS)
     before = state(tree)
-    with pytest.raises(InvalidRequestError, match="block_ids"):
-        tree.insert([8, 8, 9, 9], blocks, namespace=NS)
+    for namespace in (NS, "nothing is cached here"):
+        with pytest.raises(InvalidRequestError, match="block_ids"):
+            tree.insert([8, 8, 9, 9], blocks, namespace=namespace)
     with pytest.raises(InvalidRequestError, match="block_ids"):
         tree.extend(lock, [8, 8, 9, 9], blocks)
 

@@ -66,6 +66,21 @@ def test_both_parts_of_a_split_keep_age_and_hits():
     assert shown == [(2, 3.0, 1, 2), (2, 3.0, 1, 1)]
 
 
+def test_a_prefix_is_as_young_as_what_was_published_below_it():
+    """When the tail goes, the prefix that it extended has been used as lately as the tail."""
+    clock = FakeClock()
+    tree = RadixTree(1, clock=clock)
+    tree.insert([1], [1], namespace="m")
+    lock, other = (tree.lock([1], namespace="m") for _ in range(2))
+    clock.now += 7
+    tree.unlock(tree.extend(lock, [2], [2]).lock)
+    tree.evict(1)
+    clock.now += 1
+    tree.unlock(other)
+
+    assert [node.last_access_s for node in tree.view(9).nodes] == [1.0]
+
+
 def test_the_picture_is_bounded():
     """No more nodes than asked for, no more tokens of a node than a person reads."""
     tree = sample(FakeClock())

@@ -1,0 +1,1 @@
+"""Seeded faults: small wrong changes to the library, each of which some test must notice."""
