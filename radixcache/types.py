@@ -284,7 +284,6 @@ class TreeNodeView:
     node_id: int = 0
     parent_id: int = 0  # 0: child of a root
     num_tokens: int = 0
-    subtree_tokens: int = 0  # its own and those of all nodes below
     num_locks: int = 0
     num_hits: int = 0
     last_access_s: float = 0.0  # seconds since the last hit
@@ -292,6 +291,7 @@ class TreeNodeView:
     text: str = ""  # the same, decoded, where a tokenizer is at hand
     namespace: str = ""
     scope: str = ""
+    subtree_tokens: int = 0  # its own and those of all nodes below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

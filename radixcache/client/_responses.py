@@ -113,6 +113,7 @@ def to_tree(response: cache_service_pb2.GetTreeResponse) -> TreeView:
         nodes=tuple(_same_fields(TreeNodeView, node) for node in response.nodes),
         total_nodes=response.total_nodes,
         total_tokens=response.total_tokens,
+        complete=response.complete,
     )
 
 

@@ -51,8 +51,13 @@ def num_kept_from(forest: Forest, asker: Namespace | None) -> int:
     PUBLIC blocks that guaranteed ones stand on are not among them, though they cannot go either:
     only a walk could tell which those are.
     """
-    quotas = forest.quotas.items()
-    return sum(account.num_kept_from_others for space, account in quotas if space != asker)
+    quotas = forest.quotas
+    own = None if asker is None else quotas.get(asker)
+    return sum(
+        account.num_kept_from_others
+        for account in quotas.values()
+        if account.guaranteed_blocks and account is not own
+    )
 
 
 def trim_to_quotas(forest: Forest, space: Namespace | None) -> BlockIds:

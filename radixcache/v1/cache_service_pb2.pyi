@@ -275,8 +275,11 @@ class GetTreeResponse(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     TOTAL_NODES_FIELD_NUMBER: _builtins.int
     TOTAL_TOKENS_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
     total_nodes: _builtins.int
     total_tokens: _builtins.int
+    complete: _builtins.bool
+    """False: there are so many branches that not all could be compared."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___TreeNode]:
         """Parents before children."""
@@ -287,10 +290,11 @@ class GetTreeResponse(_message.Message):
         nodes: _abc.Iterable[Global___TreeNode] | None = ...,
         total_nodes: _builtins.int = ...,
         total_tokens: _builtins.int = ...,
+        complete: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "total_nodes", b"total_nodes", "total_tokens", b"total_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "nodes", b"nodes", "total_nodes", b"total_nodes", "total_tokens", b"total_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -312,6 +316,7 @@ class TreeNode(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     NAMESPACE_FIELD_NUMBER: _builtins.int
     SCOPE_FIELD_NUMBER: _builtins.int
+    SUBTREE_TOKENS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     parent_id: _builtins.int
     """0: child of a root."""
@@ -324,6 +329,8 @@ class TreeNode(_message.Message):
     """The same, decoded."""
     namespace: _builtins.str
     scope: _builtins.str
+    subtree_tokens: _builtins.int
+    """Its own tokens and those of all nodes below it."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The first few."""
@@ -341,10 +348,11 @@ class TreeNode(_message.Message):
         text: _builtins.str = ...,
         namespace: _builtins.str = ...,
         scope: _builtins.str = ...,
+        subtree_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_access_s", b"last_access_s", "namespace", b"namespace", "node_id", b"node_id", "num_hits", b"num_hits", "num_locks", b"num_locks", "num_tokens", b"num_tokens", "parent_id", b"parent_id", "scope", b"scope", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_access_s", b"last_access_s", "namespace", b"namespace", "node_id", b"node_id", "num_hits", b"num_hits", "num_locks", b"num_locks", "num_tokens", b"num_tokens", "parent_id", b"parent_id", "scope", b"scope", "subtree_tokens", b"subtree_tokens", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

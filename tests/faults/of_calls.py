@@ -10,10 +10,11 @@ _cache = partial(Fault, path="radixcache/cache.py")
 _allocator = partial(Fault, path="radixcache/kv/allocator.py")
 
 _TREE = (
-    _tree(
+    Fault(
         name="insert-takes-all-ids",
-        old="new_ids = ids[place.depth // self.block_size :]",
-        new="new_ids = ids[: len(ids) - place.depth // self.block_size]",
+        path="radixcache/tree/tree.py",
+        old="new_ids = ids[depth // forest.block_size :]\n        try",
+        new="new_ids = ids[: len(ids) - depth // forest.block_size]\n        try",
         breaks="an insert files the blocks of the present part under the new one",
     ),
     _tree(
@@ -22,10 +23,11 @@ _TREE = (
         new="            raise",
         breaks="a refused insert leaves the root of its namespace behind",
     ),
-    _tree(
+    Fault(
         name="insert-does-not-settle",
-        old="        forest.settle(end)\n        num_tokens, present",
-        new="        num_tokens, present",
+        path="radixcache/tree/tree.py",
+        old="        forest.settle(end)\n        return Inserted",
+        new="        return Inserted",
         breaks="what was inserted can never be evicted",
     ),
     _tree(
@@ -40,10 +42,11 @@ _TREE = (
         new="        forest.touch(end, priority=0)\n",
         breaks="a prefix that a request of high priority finds keeps a low one",
     ),
-    _tree(
+    Fault(
         name="insert-reports-bytes",
-        old="present = len(view) // ID_BYTES, place.depth // ID_BYTES",
-        new="present = len(view) // ID_BYTES, place.depth",
+        path="radixcache/tree/tree.py",
+        old="len(view) // ID_BYTES, depth // ID_BYTES, space)",
+        new="len(view) // ID_BYTES, depth, space)",
         breaks="an insert reports four times what was present",
     ),
     _tree(
@@ -160,9 +163,10 @@ _TREE = (
         new="node.account.policy.hit(node, node.num_blocks)",
         breaks="a policy takes a hit on the front of a node for one on all of it",
     ),
-    _tree(
+    Fault(
         name="lock-match-of-anybody",
-        old="        if account.scope != match._scope:\n",
+        path="radixcache/tree/tree.py",
+        old="        if account.scope != space.scope:\n",
         new="        if account is None:\n",
         breaks="a tenant that locks a PUBLIC match publishes to everybody",
     ),
@@ -178,10 +182,11 @@ _TREE = (
         new="        if match is None:\n",
         breaks="a match of another tree is locked",
     ),
-    _tree(
+    Fault(
         name="match-of-anybody",
-        old="return longest(root, view, space.scope, self._forest.unit).depth // ID_BYTES",
-        new='return longest(root, view, "", self._forest.unit).depth // ID_BYTES',
+        path="radixcache/tree/tree.py",
+        old="return longest(root, view, space.scope, self._forest.unit)[2] // ID_BYTES",
+        new='return longest(root, view, "", self._forest.unit)[2] // ID_BYTES',
         breaks="match_len does not see what match sees",
     ),
 )
@@ -217,16 +222,17 @@ _CACHE = (
         new="if end <= start:",
         breaks="a request that must not write the cache does",
     ),
-    _lease(
+    Fault(
         name="commit-keeps-no-quota",
-        old="        ledger.counters.duplicate_blocks += num_duplicates\n"
-        "        ledger.keep_quotas()",
+        path="radixcache/lease.py",
+        old="        ledger.counters.duplicate_blocks += num_duplicates\n        ledger.keep_quotas(self.namespace)",
         new="        ledger.counters.duplicate_blocks += num_duplicates",
         breaks="a namespace grows past its quota until somebody else's lock ends",
     ),
-    _lease(
+    Fault(
         name="unlock-keeps-no-quota",
-        old="        self.reclaim(self.tree.unlock(lock))\n        self.keep_quotas()",
+        path="radixcache/lease.py",
+        old="        self.reclaim(self.tree.unlock(lock))\n        self.keep_quotas(lock.namespace)",
         new="        self.reclaim(self.tree.unlock(lock))",
         breaks="what was above a quota while in use stays there afterwards",
     ),
@@ -235,12 +241,6 @@ _CACHE = (
         old="self.tree.evict(missing, namespace=namespace, cause=_ROOM)",
         new="self.tree.evict(missing, cause=_ROOM)",
         breaks="a namespace is refused room that its own guaranteed blocks could give",
-    ),
-    _lease(
-        name="allocate-loses-evicted",
-        old="            self.reclaim(freed)\n            if len(freed)",
-        new="            if len(freed)",
-        breaks="blocks evicted for a sequence leak",
     ),
     _lease(
         name="fork-shares-a-written-block",
@@ -290,21 +290,24 @@ _CACHE = (
         new="max_tokens=limit)",
         breaks="a request's priority never reaches the tree",
     ),
-    _cache(
+    Fault(
         name="evicted-blocks-leak",
-        old="        self._ledger.reclaim(freed)\n        return len(freed)",
-        new="        return len(freed)",
+        path="radixcache/lease.py",
+        old="        self.reclaim(evicted)\n        if evicted:",
+        new="        if evicted:",
         breaks="blocks evicted from outside leak",
     ),
-    _cache(
+    Fault(
         name="too-much-guaranteed",
-        old="if others + guaranteed > usable_blocks(self.num_blocks):",
-        new="if guaranteed > usable_blocks(self.num_blocks):",
+        path="radixcache/lease.py",
+        old="left = room - tree.num_guaranteed_blocks(besides=space)",
+        new="left = room",
         breaks="more is guaranteed than the pool has",
     ),
-    _cache(
+    Fault(
         name="quota-waits",
-        old="guaranteed_blocks=guaranteed)\n        self._ledger.keep_quotas()",
+        path="radixcache/lease.py",
+        old="guaranteed_blocks=guaranteed)\n        self.keep_quotas(space)",
         new="guaranteed_blocks=guaranteed)",
         breaks="a new quota does nothing until the next unlock",
     ),
@@ -334,8 +337,7 @@ _CACHE = (
     ),
     _allocator(
         name="refusal-half-done",
-        old="                for moved in block_ids[:done]:\n"
-        "                    states[moved] = before\n",
+        old="                for moved in block_ids[:done]:\n                    states[moved] = before\n",
         new="",
         breaks="a refused free has freed some of the blocks",
     ),

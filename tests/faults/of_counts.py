@@ -80,15 +80,17 @@ _SIZES = (
 )
 
 _LOST = (
-    _lost(
+    Fault(
         name="lost-tokens-unbounded",
-        old="self._num_bytes > self._max_bytes or len(",
-        new="len(",
+        path="radixcache/tree/lost.py",
+        old="while self._num_bytes > self._max_bytes or self._num_records",
+        new="while self._num_records",
         breaks="the memory of evicted prefixes keeps any number of key ids",
     ),
-    _lost(
+    Fault(
         name="lost-records-unbounded",
-        old=" or len(self._order) > self._max_records:",
+        path="radixcache/tree/lost.py",
+        old=" or self._num_records > self._max_records:",
         new=":",
         breaks="the memory of evicted prefixes keeps any number of records",
     ),
@@ -98,52 +100,53 @@ _LOST = (
         new="",
         breaks="the memory of evicted prefixes is empty for ever once it was full",
     ),
-    _lost(
-        name="forget-the-newer",
-        old="places.get(lost.place) is lost:",
-        new="lost.place in places:",
-        breaks="forgetting an old record takes the new one of the same place along",
-    ),
-    _lost(
+    Fault(
         name="forget-leaves-empty-places",
-        old="            if not places:\n                del self._forks[lost.fork]\n",
-        new="",
+        path="radixcache/tree/lost.py",
+        old="        if not fork.pieces:\n            forks = ",
+        new="        if fork is None:\n            forks = ",
         breaks="places of forgotten records are kept for ever",
     ),
-    _lost(
+    Fault(
         name="lost-run-goes-on",
-        old="            if lost.key != view[pos:stop]:\n                break\n",
-        new="",
+        path="radixcache/tree/lost.py",
+        old="                stop = start + common_len(lost.key, view[start:], unit)\n",
+        new="                pass\n",
         breaks="what was lost behind a different continuation is taken for this one's",
     ),
-    _lost(
+    Fault(
         name="lost-run-stays-at-a-node",
-        old="places, pos = self._forks.get(lost.node_id), stop",
-        new="pos = stop",
+        path="radixcache/tree/lost.py",
+        old="            owner, pos = lost.node_id, stop\n",
+        new="            pos = stop\n",
         breaks="of a chain of evicted nodes only the first is remembered",
     ),
-    _lost(
+    Fault(
         name="lost-run-of-anybody",
-        old="lost = places.get((depth + pos, tag + view[pos : pos + unit]))",
-        new="lost = places.get((depth + pos, bytes(view[pos : pos + unit])))",
+        path="radixcache/tree/lost.py",
+        old="lost = self.find(owner, depth + pos, tag + view[pos : pos + unit])",
+        new="lost = self.find(owner, depth + pos, bytes(view[pos : pos + unit]))",
         breaks="a tenant's evicted prefixes are not found again",
     ),
-    _lost(
+    Fault(
         name="lost-at-the-cut",
-        old="if place[0] <= end]",
-        new="if place[0] < end]",
+        path="radixcache/tree/lost.py",
+        old="self._move(lower.node_id, upper.node_id, upper.start, upper.start + len(upper.key))",
+        new="self._move(lower.node_id, upper.node_id, upper.start, upper.start + len(upper.key) - 1)",
         breaks="what hung exactly where a node is cut is filed below the cut",
     ),
-    _lost(
+    Fault(
         name="lost-all-above-the-cut",
-        old="if place[0] <= end]",
-        new="]",
+        path="radixcache/tree/lost.py",
+        old="self._move(lower.node_id, upper.node_id, upper.start, upper.start + len(upper.key))",
+        new="self._move(lower.node_id, upper.node_id, upper.start, 1 << 40)",
         breaks="what hung below a cut is filed above it",
     ),
-    _lost(
+    Fault(
         name="moved-and-never-forgotten",
-        old="        lost.fork = fork\n        self._forks.setdefault(fork",
-        new="        self._forks.setdefault(fork",
+        path="radixcache/tree/lost.py",
+        old="            fork.owner = target\n",
+        new="            pass\n",
         breaks="records that were moved are never forgotten",
     ),
     _lost(

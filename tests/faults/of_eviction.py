@@ -48,16 +48,18 @@ _EVICTION = (
         new="",
         breaks="a trimmed leaf counts in its subtree as before",
     ),
-    _evict(
+    Fault(
         name="trim-remembered-at-the-start",
-        old="place = (leaf.start + cut, bytes(",
-        new="place = (leaf.start, bytes(",
+        path="radixcache/tree/evict.py",
+        old="forest.lost.remember(leaf.node_id, leaf.start + cut, lost)",
+        new="forest.lost.remember(leaf.node_id, leaf.start, lost)",
         breaks="a trimmed tail is remembered where nobody looks for it",
     ),
-    _evict(
+    Fault(
         name="removal-remembered-below-itself",
-        old="forest.lost.remember(parent, lost)",
-        new="forest.lost.remember(leaf, lost)",
+        path="radixcache/tree/evict.py",
+        old="forest.lost.remember(owner_id(parent), leaf.start, lost)",
+        new="forest.lost.remember(leaf.node_id, leaf.start, lost)",
         breaks="an evicted leaf is remembered where nobody looks for it",
     ),
     _evict(
@@ -189,20 +191,23 @@ _FLUSHING = (
         new="",
         breaks="flushed nodes report sizes to live ones later",
     ),
-    _flush(
+    Fault(
         name="flush-misses-locks",
-        old="        if space is None or _covers(space, lock.namespace):\n",
+        path="radixcache/tree/flush.py",
+        old="        if space is None or covers(space, lock.namespace):\n",
         new="        if space is None:\n",
         breaks="what was being computed when its namespace was flushed becomes findable",
     ),
-    _flush(
+    Fault(
         name="flush-hits-other-scopes",
+        path="radixcache/tree/lost.py",
         old="space.scope in (PUBLIC, other.scope)",
         new="True",
         breaks="one tenant's flush keeps another from publishing",
     ),
-    _flush(
+    Fault(
         name="flush-of-a-key-spares-tenants",
+        path="radixcache/tree/lost.py",
         old="space.scope in (PUBLIC, other.scope)",
         new="space.scope == other.scope",
         breaks="tenants' locks survive the flush of their kv_key and publish findably",
@@ -384,8 +389,9 @@ _ORDERS = (
         new="upper.priority >= lower.priority and",
         breaks="a tail of low priority gets the high one of its prefix",
     ),
-    _policy(
+    Fault(
         name="any-policy-name",
+        path="radixcache/tree/policies.py",
         old="    if policy not in POLICIES:\n",
         new="    if not policy:\n",
         breaks="an unknown policy name raises an error that does not say which there are",

@@ -360,16 +360,18 @@ _GROWTH = (
         new="        self._count",
         breaks="what was just published is the first to go",
     ),
-    _forest(
+    Fault(
         name="growth-forgets-old-hits",
-        old="            if ghosts:  # asked",
+        path="radixcache/tree/forest.py",
+        old="            if lost:  # asked",
         new="            if False:  # asked",
         breaks="a prefix that comes back after an eviction starts with no hits",
     ),
-    _forest(
+    Fault(
         name="growth-takes-the-last-ghost",
-        old="end.num_hits = ghosts[0].num_hits + 1",
-        new="end.num_hits = ghosts[-1].num_hits + 1",
+        path="radixcache/tree/forest.py",
+        old="end.num_hits = lost[0].lost.num_hits + 1",
+        new="end.num_hits = lost[-1].lost.num_hits + 1",
         breaks="a prefix that comes back has the hits of what lay below it",
     ),
     _forest(

@@ -63,10 +63,11 @@ FAULTS = (
         new="if child.key[:-unit] != view[pos : stop - unit]:",
         breaks="the last block of a node is taken for equal without a look",
     ),
-    _node(
+    Fault(
         name="depth-of-whole-node",
-        old="return Place(child, inside, pos + inside)",
-        new="return Place(child, inside, stop)",
+        path="radixcache/tree/node.py",
+        old="return child, inside, pos + inside",
+        new="return child, inside, stop",
         breaks="a match that ends inside a node claims all of it",
     ),
     _node(
@@ -81,10 +82,11 @@ FAULTS = (
         new="        break",
         breaks="a private path that leaves the PUBLIC one further up is not found",
     ),
-    _node(
+    Fault(
         name="fork-inside-a-node",
-        old="fork, pos = best.node.parent, best.depth - best.inside",
-        new="fork, pos = best.node.parent, best.depth",
+        path="radixcache/tree/node.py",
+        old="fork, pos = end.parent, pos - inside",
+        new="fork = end.parent",
         breaks="private branches are looked for with the wrong block",
     ),
     _node(
@@ -93,10 +95,11 @@ FAULTS = (
         new="pos -= unit",
         breaks="going up, private branches above a long node are looked for with the wrong block",
     ),
-    _node(
+    Fault(
         name="private-always-wins",
-        old="if private.depth > best.depth:",
-        new="if private.depth:",
+        path="radixcache/tree/node.py",
+        old="if private[2] > best[2]:",
+        new="if private[2]:",
         breaks="a shorter private path hides a longer PUBLIC one",
     ),
     _node(

@@ -190,6 +190,7 @@ def from_tree(view: TreeView) -> cache_service_pb2.GetTreeResponse:
         nodes=[_same_fields(cache_service_pb2.TreeNode, node) for node in view.nodes],
         total_nodes=view.total_nodes,
         total_tokens=view.total_tokens,
+        complete=view.complete,
     )
 
 

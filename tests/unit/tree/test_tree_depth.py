@@ -231,6 +231,7 @@ def test_copies_are_refused_clearly(operation):
 
 OWNERS = {
     "account": "Account",
+    "_book": "AgeBook",
     "entry": "Node",
     "forest": "Forest",
     "_forest": "Forest",
@@ -239,8 +240,10 @@ OWNERS = {
     "match": "Match",
     "node": "Node",
     "parent": "Node",
+    "path": "_Path",
     "picture": "_Picture",
     "policy": "EvictionPolicy",
+    "_rival": "LruRival",
     "root": "Root",
     "sizes": "Sizes",
     "tree": "RadixTree",
@@ -248,7 +251,8 @@ OWNERS = {
 }
 """What kind of thing a name stands for in the package, as far as its methods are called."""
 
-VALUES = {"BlockIds", "Extended", "Inserted", "Lock", "Lost", "Place", "TreeWatcher"}
+VALUES = {"BlockIds", "Extended", "Inserted", "Lock", "Lost", "LostSpan", "TreeWatcher"}
+VALUES |= {"_Entry", "_Fork", "_Note", "_Span"}
 """Classes whose methods call nothing of the package, or are somebody else's to write."""
 
 
