@@ -235,12 +235,12 @@ class NaiveTree:
 
     def trim(self):
         """Evict what namespaces hold above their limits; returns the ids."""
-        gone, before = set(), -1
-        while before < len(gone):
-            before = len(gone)
-            for space, (limit, _) in self.quotas.items():
-                if limit is not None:
-                    gone |= self.evict(self.num_held(space) - limit, only=space)
+        gone = set()
+        # PUBLIC last: its blocks may have to wait for the private ones that stand on them.
+        for space in sorted(self.quotas, key=lambda space: space[1] == PUBLIC):
+            limit = self.quotas[space][0]
+            if limit is not None:
+                gone |= self.evict(self.num_held(space) - limit, only=space)
         return gone
 
     def flush(self, kv_key=None, scope=PUBLIC):

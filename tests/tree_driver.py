@@ -89,8 +89,6 @@ class TreeDriver:
     def lock_match(self, space: Namespace, tokens, priority=0):
         """Lock what a look-up has found, without finding it again."""
         found = self.tree.match(tokens, namespace=space)
-        if found._node is None:
-            return
         lock = self.tree.lock_match(found, priority=priority)
         root = self.model.root(space.kv_key)
         whole = self.model.whole(tokens)
@@ -148,11 +146,11 @@ class TreeDriver:
         assert got.lock.block_ids == end.ids()
         self.locks[which] = (got.lock, twin)
 
-    def evict(self, num_blocks, asker=None):
+    def evict(self, num_blocks, asker=None, **why):
         """Evict; the very same blocks must go."""
         first = self.tree._forest.policy.victim()
         tail = None if first is None else memoryview(first.ids).cast("i")[-1]
-        gone = self.tree.evict(num_blocks, namespace=asker)
+        gone = self.tree.evict(num_blocks, namespace=asker, **why)
         assert len(set(gone)) == len(gone)
         if self.policy in RANKS:
             assert set(gone) == self.model.evict(num_blocks, pair(asker))

@@ -69,7 +69,8 @@ _LOCKS = (
     ),
     _forest(
         name="lock-counts-blocks-twice",
-        old="            if not node.lock_count:\n                num_blocks = len(node.ids) // ID_BYTES\n"
+        old="            if not node.lock_count:\n"
+        "                num_blocks = len(node.ids) // ID_BYTES\n"
         "                self.num_locked_blocks += num_blocks",
         new="            if True:\n                num_blocks = len(node.ids) // ID_BYTES\n"
         "                self.num_locked_blocks += num_blocks",
@@ -77,13 +78,15 @@ _LOCKS = (
     ),
     _forest(
         name="detached-blocks-on-the-account",
-        old="if not node.detached:\n                    node.account.num_locked_blocks -= num_blocks",
+        old="if not node.detached:\n"
+        "                    node.account.num_locked_blocks -= num_blocks",
         new="if True:\n                    node.account.num_locked_blocks -= num_blocks",
         breaks="flushed blocks stay on the account of their namespace",
     ),
     _forest(
         name="unlock-keeps-counting",
-        old="            if not node.lock_count:\n                num_blocks = len(node.ids) // ID_BYTES\n"
+        old="            if not node.lock_count:\n"
+        "                num_blocks = len(node.ids) // ID_BYTES\n"
         "                self.num_locked_blocks -= num_blocks",
         new="            if node is end:\n                num_blocks = len(node.ids) // ID_BYTES\n"
         "                self.num_locked_blocks -= num_blocks",
@@ -115,7 +118,8 @@ _LOCKS = (
     ),
     _forest(
         name="unlock-keeps-empty-roots",
-        old="        if root.children is None:\n            self.drop_root(root)\n        return freed",
+        old="        if root.children is None:\n            self.drop_root(root)\n"
+        "        return freed",
         new="        return freed",
         breaks="the root of a namespace that holds nothing stays for ever",
     ),
@@ -256,13 +260,15 @@ _SPLITS = (
     ),
     _forest(
         name="split-forgets-recency",
-        old="        upper.last_access, upper.last_access_s = node.last_access, node.last_access_s\n",
+        old="        upper.last_access, upper.last_access_s = node.last_access, "
+        "node.last_access_s\n",
         new="        upper.last_access_s = node.last_access_s\n",
         breaks="the upper part of a node is older than anything",
     ),
     _forest(
         name="split-forgets-age",
-        old="        upper.last_access, upper.last_access_s = node.last_access, node.last_access_s\n",
+        old="        upper.last_access, upper.last_access_s = node.last_access, "
+        "node.last_access_s\n",
         new="        upper.last_access, upper.last_access_s = node.last_access, self.clock()\n",
         breaks="people see the upper part of a node as just used",
     ),
@@ -349,7 +355,8 @@ _GROWTH = (
     ),
     _forest(
         name="growth-forgets-recency",
-        old="        end.last_access, end.last_access_s = self.tick, self.clock()\n        self._count",
+        old="        end.last_access, end.last_access_s = self.tick, self.clock()\n"
+        "        self._count",
         new="        self._count",
         breaks="what was just published is the first to go",
     ),

@@ -7,8 +7,8 @@ import pytest
 from radixcache.explanation import MissCause
 from radixcache.tree.lost import LostPrefixes, covers
 from radixcache.types import PUBLIC, Namespace
-from tests.tree_driver import TreeDriver, pair, tokens_of
-from tests.tree_steps import SPACES, random_step
+from tests.tree_driver import TreeDriver, tokens_of
+from tests.tree_steps import BUSY_SPACES, random_step
 
 
 class ExplainDriver(TreeDriver):
@@ -33,18 +33,18 @@ class ExplainDriver(TreeDriver):
         self.now += 1
         cause = f"cause {self.now}"
         before = self._paths()
-        gone = self.tree.evict(num_blocks, namespace=asker, cause=cause)
-        assert set(gone) == self.model.evict(num_blocks, pair(asker))
+        super().evict(num_blocks, asker, cause=cause)
         self.gone |= dict.fromkeys(before - self._paths(), (self.now, cause))
 
     def trim(self):
-        """Keep the quotas and take down what went."""
+        """The same, for what is above quotas."""
         self.now += 1
         before = self._paths()
         super().trim()
-        for key in before - self._paths():
-            limit = self.tree._forest.quotas[Namespace(*key[:2])].max_blocks
-            self.gone[key] = (self.now, f"the namespace's quota of {limit} blocks was reached")
+        for kv_key, scope, path in before - self._paths():
+            limit = self.model.quotas[kv_key, scope][0]
+            cause = f"the namespace's quota of {limit} blocks was reached"
+            self.gone[kv_key, scope, path] = (self.now, cause)
 
     def flush(self, space):
         """Flush; what was lost before goes with it."""
@@ -121,7 +121,7 @@ def random_explained_step(driver, dice):
     """One random operation, then one random question."""
     random_step(driver, dice)
     driver.note_cached()
-    space = dice.choice(SPACES[:3] * 3 + SPACES[3:])
+    space = dice.choice(BUSY_SPACES)
     words = [dice.randrange(4) for _ in range(dice.randrange(9))]
     return driver.explain(space, tokens_of(words, driver.size, dice.randrange(4)))
 

@@ -66,6 +66,16 @@ def test_both_parts_of_a_split_keep_age_and_hits():
     assert shown == [(2, 3.0, 1, 2), (2, 3.0, 1, 1)]
 
 
+def test_both_parts_of_a_split_keep_their_place_among_others():
+    """A cut that is no use of the prefix leaves it before what is older."""
+    tree = RadixTree(1)
+    tree.insert([9], [9], namespace="m")
+    tree.insert([1, 2, 3, 4], [1, 2, 3, 4], namespace="m")
+    tree.share(tree.lock([1, 2, 3, 4], namespace="m"), 2)
+
+    assert [n.token_ids[0] for n in tree.view(9, order="recent").nodes] == [1, 3, 9]
+
+
 def test_a_prefix_is_as_young_as_what_was_published_below_it():
     """When the tail goes, the prefix that it extended has been used as lately as the tail."""
     clock = FakeClock()
