@@ -32,6 +32,8 @@ TESTS = [
     "tests/unit/kv/test_allocator.py",
     "tests/unit/test_lease.py",
     "tests/unit/test_prefix_cache.py",
+    "tests/unit/test_quotas.py",
+    "tests/unit/test_pins.py",
     "tests/unit/test_events.py",
     "tests/unit/test_mirror.py",
     "tests/property/test_cache_machine.py",

@@ -119,3 +119,14 @@ def test_debts_wait_by_the_thousand():
 
     assert 0 < len(tree._forest.sizes._debtors) <= 1_000
     tree.check()
+
+
+def test_what_is_gone_owes_nothing():
+    """A node that was evicted before it had reported is not kept alive by its debt."""
+    tree = RadixTree(1)
+    put(tree, [1], [1])
+    (leaf,) = tree._forest.nodes()
+    assert tree._forest.sizes.owes(leaf)
+    tree.evict(1)
+
+    assert not tree._forest.sizes.owes(leaf)
