@@ -56,12 +56,6 @@ _TREE = (
         breaks="a lock goes further than its caller asked for",
     ),
     _tree(
-        name="limit-past-the-end",
-        old="size = min(size, checked_count(max_tokens",
-        new="size = (checked_count(max_tokens",
-        breaks="a limit beyond the tokens makes a block of what is none",
-    ),
-    _tree(
         name="share-at-a-boundary",
         old="while start >= wanted * ID_BYTES and",
         new="while start > wanted * ID_BYTES and",
