@@ -36,8 +36,12 @@ TESTS = [
     "tests/unit/test_pins.py",
     "tests/unit/test_events.py",
     "tests/unit/test_mirror.py",
+    "tests/unit/test_pins.py",
+    "tests/unit/test_quotas.py",
     "tests/property/test_cache_machine.py",
     "tests/property/test_tree_machine.py",
+    "tests/property/test_explain_machine.py",
+    "tests/property/test_mirror_machine.py",
 ]
 _PYTEST = ["-x", "-q", "--tb=no", "-m", "not slow", "--hypothesis-seed=0"]
 _PLUGINS = ["-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin"]

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.faults import of_calls, of_counts, of_eviction, of_forest, of_keys
+from tests.faults import of_calls, of_counts, of_eviction, of_forest, of_keys, of_services
 from tests.faults.fault import Fault
 
 FAULTS: Final[tuple[Fault, ...]] = (
@@ -11,4 +11,5 @@ FAULTS: Final[tuple[Fault, ...]] = (
     *of_eviction.FAULTS,
     *of_counts.FAULTS,
     *of_calls.FAULTS,
+    *of_services.FAULTS,
 )

@@ -150,6 +150,24 @@ _LOST = (
         breaks="records that were moved are never forgotten",
     ),
     _lost(
+        name="lost-though-cached-again",
+        old="            self._unfile(lost)\n            size = stop - start\n",
+        new="            size = stop - start\n",
+        breaks="what was cached again is still remembered as evicted",
+    ),
+    _lost(
+        name="lost-survives-a-flush",
+        old="            if space is None or covers(space, lost.namespace):\n",
+        new="            if space is None:\n",
+        breaks="a flushed namespace is still told what it had lost before",
+    ),
+    _lost(
+        name="flush-of-nobody-remembered",
+        old="        self._flushes[space] = now\n",
+        new="",
+        breaks="nobody is told that a flush is why a prefix is gone",
+    ),
+    _lost(
         name="lost-roots-by-number",
         old="return node.node_id if node.parent is not None else node.account.namespace.kv_key",
         new="return node.node_id",

@@ -170,6 +170,24 @@ _EVICTION = (
         new="guaranteed_blocks >= max_blocks:",
         breaks="a namespace whose quota is all guaranteed is refused",
     ),
+    _quota(
+        name="kept-from-oneself",
+        old="if account.guaranteed_blocks and account is not own",
+        new="if account.guaranteed_blocks",
+        breaks="a namespace is told that its own guaranteed blocks cannot make room for it",
+    ),
+    _account(
+        name="kept-though-in-use",
+        old="evictable = self.num_blocks - self.num_locked_blocks\n",
+        new="evictable = self.num_blocks\n",
+        breaks="room that is there is refused, because guaranteed blocks in use count as kept",
+    ),
+    _quota(
+        name="public-trimmed-first",
+        old="key=lambda account: account.scope == PUBLIC)",
+        new="key=lambda account: account.scope != PUBLIC)",
+        breaks="PUBLIC blocks above a quota stay because private ones stood on them a moment ago",
+    ),
     _base(
         name="own-guarantee-counts-as-others",
         old=" for space, account in quotas if space != own)",

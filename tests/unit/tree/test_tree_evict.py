@@ -233,6 +233,18 @@ class TestFlush:
         assert sorted(tree.flush(a)) == [2, 3, 4]
         assert tree.evict(1) == [9]
 
+    def test_what_is_published_after_a_flush_keeps_the_public_path_recent(self):
+        """Case 110: a tenant whose part was flushed goes on using the PUBLIC block it stands on."""
+        tree, a = RadixTree(1), Namespace(NS, "a")
+        put(tree, [1], [1])
+        lock = tree.lock([1], namespace=a)
+        tree.flush(a)
+        put(tree, [9], [9])
+        assert tree.unlock(tree.extend(lock, [3], [3]).lock) == [3]
+
+        assert tree.evict(1) == [9]
+        tree.check()
+
     def test_other_kv_keys_are_left_alone(self):
         """A bare string flushes one kv_key, private paths included."""
         tree = RadixTree(1)
