@@ -39,7 +39,8 @@ def evict_blocks(
             allowed = min(missing, account.num_over_guarantee)
         missing -= _take(forest, leaf, allowed, freed, cause)
     forest.num_blocks -= len(freed)
-    forest.version += 1
+    if freed:
+        forest.version += 1
     return freed
 
 
@@ -61,7 +62,7 @@ def _take(forest: Forest, leaf: Node, allowed: int, freed: BlockIds, cause: str)
     gone = leaf.ids[-size:]
     freed.frombytes(gone)
     if forest.watcher is not None:
-        forest.watcher.removed(memoryview(gone))
+        forest.tell("removed", memoryview(gone))
     account = leaf.account
     account.num_blocks -= num_blocks
     note = account.policy.evicted(leaf, num_blocks)

@@ -22,6 +22,9 @@ __all__ = ["explain_look_up"]
 _MAX_BRANCHES = 1_000
 """Children compared at one fork, the newest first. A root may have a million."""
 
+_MAX_PASSED = 100_000
+"""Children passed at one fork in search of visible ones."""
+
 _MAX_NAMESPACES = 64
 """Other namespaces looked at; each costs what a match does."""
 
@@ -81,8 +84,8 @@ def explain_look_up(
         flushed_s=None if flushed is None else max(0.0, now - flushed),
     )
     if depth < len(blocks):
-        seen = [_branches(end, depth) for end in ends if end.stop == depth]
-        branches = [node for nodes in seen for node in nodes if node.scope in (PUBLIC, space.scope)]
+        seen = [_branches(end, depth, space) for end in ends if end.stop == depth]
+        branches = [node for nodes in seen for node in nodes]
         found = replace(
             found,
             evicted=_evicted(paths, depth, now),
@@ -162,14 +165,17 @@ def _evicted(paths: list[_Path], depth: int, now: float) -> EvictedPrefix | None
     )
 
 
-def _branches(end: _Span, depth: int) -> list[Node]:
-    """Return what is cached from ``depth`` on, one more than the limit if it is too much."""
+def _branches(end: _Span, depth: int, space: Namespace) -> list[Node]:
+    """Return what a namespace sees from ``depth`` on, one more than the limit if it is too much."""
     node = end.node
     assert node is not None, "an end is cached"
     if depth < node.start + len(node.key):
         return [node]
+    # Only what is seen counts, or others' branches would hide one's own and show in the answer.
     # The newest first: they tell more, and what eviction leaves of a dictionary's front is slow.
-    return list(islice(reversed((node.children or {}).values()), _MAX_BRANCHES + 1))
+    newest = islice(reversed((node.children or {}).values()), _MAX_PASSED)
+    visible = (child for child in newest if child.scope in (PUBLIC, space.scope))
+    return list(islice(visible, _MAX_BRANCHES + 1))
 
 
 def _diverged(

@@ -24,7 +24,7 @@ def flush_forest(forest: Forest, locks: Iterable[Lock], space: Namespace | None)
             _flush_root(forest, kv_key, freed)
     forest.lost.flush(space, forest.clock())
     if forest.watcher is not None:
-        forest.watcher.cleared(space)
+        forest.tell("cleared", space)
     for lock in locks:
         if space is None or covers(space, lock.namespace):
             lock._detached = True

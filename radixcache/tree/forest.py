@@ -8,6 +8,7 @@ One root a ``kv_key``; below it nodes of whole blocks. Three facts hold after ea
   detached too. The others are the ``tops``.
 """
 
+import logging
 from collections.abc import Iterator
 
 from radixcache.tree.account import Account
@@ -22,6 +23,8 @@ from radixcache.tree.watch import TreeWatcher
 from radixcache.types import PUBLIC, Clock, Namespace
 
 __all__ = ["Forest", "inherit_recency"]
+
+_log = logging.getLogger(__name__)
 
 
 class Forest:
@@ -74,6 +77,14 @@ class Forest:
 
     def _new_account(self, namespace: Namespace) -> Account:
         return self.quotas.get(namespace) or Account(namespace, self.policy)
+
+    def tell(self, what: str, *facts: object) -> None:
+        """Call the watcher; one that raises is told nothing any more, the tree goes on."""
+        try:
+            getattr(self.watcher, what)(*facts)
+        except Exception:
+            self.watcher = None
+            _log.exception("a watcher of the tree failed at %s and is told nothing any more", what)
 
     def nodes(self) -> Iterator[Node]:
         """Yield every node but the roots, detached ones too, parents before children."""
@@ -263,7 +274,7 @@ class Forest:
         depth = node.start + len(node.key)
         lost = [] if detached else self.lost.find_run(owner_id(node), depth, account.tag, key)
         if self.watcher is not None and not detached:
-            self.watcher.stored(account.namespace, node.ids[-ID_BYTES:], key, ids)
+            self.tell("stored", account.namespace, node.ids[-ID_BYTES:], key, ids)
         if (
             node.children is None
             and node.lock_count == int(held)

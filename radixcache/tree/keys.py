@@ -83,7 +83,11 @@ def _view(ids: Iterable[int]) -> memoryview:
         raise TypeError("ids have one dimension")
     if view.format == "i" and view.c_contiguous:
         return view.cast("B")
-    return memoryview(array("i", view.tolist())).cast("B")
+    try:
+        items: Iterable[int] = view.tolist()
+    except NotImplementedError:  # a format that memoryview cannot read, though numpy can
+        items = ids
+    return memoryview(array("i", items)).cast("B")
 
 
 def pack_block_ids(ids: Iterable[int], num_blocks: int) -> memoryview:

@@ -22,6 +22,8 @@ __all__ = [
 
 
 _UNSORTED: Final = "not in order yet"
+_MAX_UNSORTED: Final = 1_000
+"""Leaves that may wait; more would make the first eviction of a large tree a long one."""
 
 
 class EvictionPolicy(ABC):
@@ -110,9 +112,11 @@ class SortedPolicy(EvictionPolicy):
         """Return what the order goes by; it changes only while the leaf is not held."""
 
     def add(self, leaf: Node) -> None:
-        """Take in a leaf. Cost: none yet, later logarithmic in the number of leaves."""
+        """Take in a leaf. Cost, now or later: logarithmic in the number of leaves."""
         leaf.entry = _UNSORTED
         self._unsorted[leaf] = None
+        if len(self._unsorted) > _MAX_UNSORTED:
+            self._sort()
 
     def remove(self, leaf: Node) -> None:
         """Give up a leaf. Cost: at most logarithmic in the number of leaves."""

@@ -160,12 +160,9 @@ class S3FifoPolicy(EvictionPolicy):
         return len(self._small) + len(self._main)
 
     def __iter__(self) -> Iterator[Node]:
-        """Yield the next victim, then the others as they stand in the queues, trial first."""
-        first = self.victim()
-        if first is not None:
-            yield first
+        """Yield the leaves as they stand in the queues, trial first; hits may still move them."""
         for queue in (self._small, self._main):
-            yield from (key[2] for key in queue if key[2] is not first)
+            yield from (key[2] for key in queue)
 
     def check(self) -> None:
         """Raise CacheCorruptionError if a queue is out of order or a count is wrong."""

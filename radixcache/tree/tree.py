@@ -114,13 +114,14 @@ class RadixTree(TreeBase):
             block_ids: one for each whole block of ``tokens``; more are ignored, and so are those
                 of the prefix that is present.
             namespace: a scoped one adds its part below the longest path it can see.
-            priority: of the request; every node of the path keeps the highest it has had.
+            priority: of the request, 0 or more; each node of the path keeps the highest it had.
 
         Raises:
             InvalidRequestError: ids that do not fit int32; block ids that are too few, or, of
                 those taken over, negative or not distinct. Nothing has changed.
         """
         space = Namespace.of(namespace)
+        priority = _checked_priority(priority)
         view = self._whole_blocks(tokens)
         ids = pack_block_ids(block_ids, len(view) // self._forest.unit)
         if not view:
@@ -162,7 +163,7 @@ class RadixTree(TreeBase):
             tokens: key ids from the start of the sequence.
             namespace: who asks.
             max_tokens: look at no more than the whole blocks of this many tokens.
-            priority: of the request; every node of the path keeps the highest it has had.
+            priority: of the request, 0 or more; each node of the path keeps the highest it had.
 
         Returns:
             A live lock, on 0 tokens if nothing matches.
@@ -172,6 +173,7 @@ class RadixTree(TreeBase):
                 or below 0. Nothing has changed.
         """
         space = Namespace.of(namespace)
+        priority = _checked_priority(priority)
         view = self._whole_blocks(tokens, max_tokens)
         forest = self._forest
         root = forest.root(space.kv_key)
@@ -190,6 +192,7 @@ class RadixTree(TreeBase):
             LockError: blocks have moved since, or it is another tree's.
         """
         forest = self._forest
+        priority = _checked_priority(priority)
         if match._forest is not forest:
             raise LockError(f"{match!r} belongs to another tree")
         match._require_current()
@@ -357,3 +360,10 @@ class RadixTree(TreeBase):
         if lock._tree is not self:
             state = "belongs to another tree" if lock.live else "was used after its end"
             raise LockError(f"{lock!r} {state}")
+
+
+def _checked_priority(priority: int) -> int:
+    """Return a priority that can be compared with every other."""
+    if type(priority) is int and priority >= 0:
+        return priority
+    return checked_count(priority, "priority")

@@ -19,6 +19,9 @@ __all__ = ["ORDERS", "view_forest"]
 _MAX_LOOKED_AT = 50_000
 """Children compared for one picture. A root with a million of them would cost a second."""
 
+_MIN_SHARE = 10
+"""Children looked at below each of very many roots."""
+
 _FIRST_TOKENS = 32
 """Token ids shown of each node."""
 
@@ -39,7 +42,8 @@ def view_forest(forest: Forest, max_nodes: int, order: str) -> TreeView:
     """Return the first findable nodes by ``order``, parents before children.
 
     Cost: the nodes shown and their children, of these at most 50,000; ``TreeView.complete`` says
-    whether that was enough to see all. It does not depend on the size of the tree.
+    whether that was enough to see all; else as many of the oldest as of the newest were compared.
+    It does not depend on the size of the tree.
 
     Raises:
         InvalidRequestError: there is no such order.
@@ -48,8 +52,9 @@ def view_forest(forest: Forest, max_nodes: int, order: str) -> TreeView:
         raise InvalidRequestError("order", order, " | ".join(ORDERS))
     forest.sizes.settle()
     picture = _Picture(forest, max_nodes, ORDERS[order])
+    share = max(_MAX_LOOKED_AT // max(1, len(forest.roots)), _MIN_SHARE)
     for root in forest.roots.values():
-        picture.open(root, 0)
+        picture.open(root, 0, share)
     shown: list[TreeNodeView] = []
     while picture.heap and len(shown) < max_nodes:
         _, _, node, parent_id = heappop(picture.heap)
@@ -72,11 +77,11 @@ class _Picture:
         self._figure = figure
         self._left = _MAX_LOOKED_AT
 
-    def open(self, parent: Node, parent_id: int) -> None:
-        """Put the children of a node that may be shown on the heap."""
+    def open(self, parent: Node, parent_id: int, limit: int = _MAX_LOOKED_AT) -> None:
+        """Put the children of a node that may be shown on the heap; look at ``limit`` of them."""
         if parent.children is None:
             return
-        children = list(islice(parent.children.values(), self._left))
+        children = _some(parent.children, min(self._left, limit))
         self._left -= len(children)
         self.num_unseen += len(parent.children) - len(children)
         figures = [self._figure(child) for child in children]
@@ -87,6 +92,15 @@ class _Picture:
             figures = [figures[i] for i in first]
         for figure, child in zip(figures, children, strict=True):
             heappush(self.heap, (-figure, child.node_id, child, parent_id))
+
+
+def _some(children: dict[bytes, Node], limit: int) -> list[Node]:
+    """Return all children, or as many of the oldest as of the newest."""
+    if len(children) <= limit:
+        return list(children.values())
+    half = limit // 2
+    oldest = list(islice(children.values(), limit - half))
+    return oldest + list(islice(reversed(children.values()), half))
 
 
 def _node_view(node: Node, parent_id: int, now: float) -> TreeNodeView:

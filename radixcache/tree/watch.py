@@ -10,7 +10,8 @@ __all__ = ["TreeWatcher"]
 class TreeWatcher(Protocol):
     """Told of each change of what a look-up can find, in order, after it is certain to happen.
 
-    Ids come packed (int32, native order) and are only valid during the call: keep a copy.
+    Ids come packed (int32, native order) and are only valid during the call: keep a copy. It must
+    neither raise nor change the tree: one that raises is told nothing any more.
     """
 
     def stored(

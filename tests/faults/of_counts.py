@@ -54,8 +54,8 @@ _SIZES = (
     ),
     _sizes(
         name="settle-one-step",
-        old="                if owed and parent.parent is not None:\n",
-        new="                if owed and parent.parent is None:\n",
+        old="            if owed and parent.parent is not None:\n",
+        new="            if owed and parent.parent is None:\n",
         breaks="a change is reported to the parent, and no further",
     ),
     _sizes(

@@ -94,8 +94,8 @@ _EVICTION = (
     ),
     _evict(
         name="removed-names-the-whole-leaf",
-        old="forest.watcher.removed(memoryview(gone))",
-        new="forest.watcher.removed(memoryview(leaf.ids))",
+        old='forest.tell("removed", memoryview(gone))',
+        new='forest.tell("removed", memoryview(leaf.ids))',
         breaks="watchers drop blocks that are still there",
     ),
     _evict(
@@ -262,8 +262,8 @@ _FLUSHING = (
     ),
     _flush(
         name="cleared-means-all",
-        old="forest.watcher.cleared(space)",
-        new="forest.watcher.cleared(None)",
+        old='forest.tell("cleared", space)',
+        new='forest.tell("cleared", None)',
         breaks="watchers of any flush forget everything",
     ),
     _flush(

@@ -376,14 +376,14 @@ _GROWTH = (
     ),
     _forest(
         name="stored-after-the-first-block",
-        old="self.watcher.stored(account.namespace, node.ids[-ID_BYTES:], key, ids)",
-        new="self.watcher.stored(account.namespace, node.ids[:ID_BYTES], key, ids)",
+        old='self.tell("stored", account.namespace, node.ids[-ID_BYTES:], key, ids)',
+        new='self.tell("stored", account.namespace, node.ids[:ID_BYTES], key, ids)',
         breaks="watchers learn the wrong block that new ones follow",
     ),
     _forest(
         name="stored-by-the-parents-owner",
-        old="self.watcher.stored(account.namespace,",
-        new="self.watcher.stored(node.account.namespace,",
+        old='self.tell("stored", account.namespace,',
+        new='self.tell("stored", node.account.namespace,',
         breaks="watchers take a tenant's blocks for PUBLIC ones",
     ),
     _forest(

@@ -130,8 +130,8 @@ _EVENTS = (
 _EXPLANATIONS = (
     _explain(
         name="explained-by-others",
-        old="for node in nodes if node.scope in (PUBLIC, space.scope)]",
-        new="for node in nodes]",
+        old="if child.scope in (PUBLIC, space.scope))",
+        new="if child is not None)",
         breaks="an explanation shows a tenant what another has cached",
     ),
     _explain(

@@ -82,16 +82,21 @@ class TestQueues:
         assert sorted(tree.evict(2)) == [100, 101]
         assert use(tree, 20) == 2
 
-    def test_the_iterator_begins_with_the_victim(self):
-        """And yields each leaf once."""
-        tree, policy = make()
-        for first in (10, 20, 30):
-            put(tree, first)
-        use(tree, 10)
-        leaves = list(policy)
+    def test_looking_changes_nothing(self):
+        """Iteration and check() move no leaf: the same goes with them and without."""
+        gone = []
+        for look in (False, True):
+            tree, policy = make()
+            for first in (10, 20, 30):
+                put(tree, first)
+            use(tree, 10)
+            if look:
+                assert len(set(map(id, policy))) == len(policy) == 3
+                tree.check()
+            use(tree, 20)
+            gone.append([list(tree.evict(2)) for _ in range(3)])
 
-        assert leaves[0] is policy.victim()
-        assert len(set(map(id, leaves))) == len(policy) == 3
+        assert gone[0] == gone[1]
 
 
 class TestCounts:

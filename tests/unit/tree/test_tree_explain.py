@@ -475,3 +475,17 @@ def test_an_explanation_is_a_plain_value():
     """It can be made and compared without a tree."""
     assert Explanation(prompt_tokens=4, block_size=2) == Explanation(prompt_tokens=4, block_size=2)
     assert Explanation(prompt_tokens=4, block_size=2).cause is MissCause.NEVER_SEEN
+
+
+def test_other_scopes_branches_hide_nothing_and_do_not_show():
+    """A thousand newer branches of another tenant change neither the answer nor its bounds."""
+    tree, mine, theirs = RadixTree(2), Namespace(NS, "a"), Namespace(NS, "b")
+    tree.insert([5, 6], [0], namespace=mine)
+    alone = tree.explain([5, 8], namespace=mine)
+    for i in range(1_100):
+        tree.insert([1_000 + i, 1], [5_000 + i], namespace=theirs)
+    found = tree.explain([5, 8], namespace=mine)
+
+    assert (found.cause, found.diverged.at) == (MissCause.DIVERGED, 1)
+    assert (found.all_branches_looked_at, found.summary) == (True, alone.summary)
+    assert not tree.explain([5, 8], namespace=theirs).all_branches_looked_at

@@ -1,5 +1,8 @@
 """Misuse of a tree is refused before anything changes."""
 
+from array import array
+
+import numpy as np
 import pytest
 
 from radixcache.errors import InvalidRequestError
@@ -80,3 +83,51 @@ def test_a_namespace_is_two_strings(kv_key, scope):
     """What is no string would be a root that nobody finds again, or fail deep in a look-up."""
     with pytest.raises(TypeError, match="namespace: got"):
         Namespace(kv_key, scope)
+
+
+@pytest.mark.parametrize("priority", ["high", None, [], 1.5, -1, b"x"], ids=repr)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda tree, priority: tree.insert([1, 1, 9, 9], [1, 99], namespace=NS, priority=priority),
+        lambda tree, priority: tree.lock([1, 1], namespace=NS, priority=priority),
+        lambda tree, priority: tree.lock_match(tree.match([1], namespace=NS), priority=priority),
+    ],
+    ids=["insert", "lock", "lock_match"],
+)
+def test_a_priority_is_a_whole_number(tree, call, priority):
+    """Nothing is locked, published or taken out of the order of eviction by one that is none."""
+    before = state(tree)
+    with pytest.raises(InvalidRequestError, match="priority"):
+        call(tree, priority)
+
+    assert state(tree) == before
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.array([1.0, 2.0], np.float16),
+        np.array([1, 2], np.complex64),
+        np.array(["1", "2"]),
+        np.array([(1, 2)], [("a", "i4"), ("b", "i4")]),
+        array("u", "ab"),
+    ],
+    ids=lambda ids: str(getattr(ids, "dtype", "u")),
+)
+def test_arrays_of_what_is_no_id_are_refused(tree, ids):
+    """Whatever the format, it is one typed error."""
+    before = state(tree)
+    with pytest.raises(InvalidRequestError, match="tokens"):
+        tree.match(ids, namespace=NS)
+
+    assert state(tree) == before
+
+
+@pytest.mark.parametrize("kind", [">i4", object, "<i8", "u2"])
+def test_whole_numbers_of_any_format_are_ids(tree, kind):
+    """Big-endian, boxed, wide and narrow ones are converted."""
+    tokens = [5, 5, 6, 6]
+    tree.insert(np.array(tokens, kind), [60, 61], namespace=NS)
+
+    assert tree.match(tokens, namespace=NS).block_ids == [60, 61]

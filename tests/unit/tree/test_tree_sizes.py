@@ -130,3 +130,20 @@ def test_what_is_gone_owes_nothing():
     tree.evict(1)
 
     assert not tree._forest.sizes.owes(leaf)
+
+
+def test_debts_along_a_deep_path_meet(monkeypatch):
+    """Each edge is crossed once, however many owe below it: a picture of a deep tree is cheap."""
+    tree = RadixTree(1)
+    for end in range(600):
+        put(tree, [*range(end), 10_000 + end], [*range(end), 10_000 + end])
+    tree._forest.sizes.settle()
+    for end in range(0, 600, 3):
+        put(tree, [*range(end), 20_000 + end], [*range(end), 20_000 + end])
+    sizes, crossed = tree._forest.sizes, []
+    pop = sizes_module.heappop
+    monkeypatch.setattr(sizes_module, "heappop", lambda heap: crossed.append(1) or pop(heap))
+    sizes.settle()
+
+    assert 200 < len(crossed) <= 600 + 200
+    tree.check()

@@ -155,12 +155,26 @@ def test_a_subtree_counts_all_below_it_through_every_change():
 
 
 def test_with_very_many_branches_the_picture_says_that_it_is_not_complete(monkeypatch):
-    """The first branches are compared, and the reader learns that others were not."""
+    """The oldest and newest are compared, and the reader learns that others were not."""
     monkeypatch.setattr(view_module, "_MAX_LOOKED_AT", 10)
     tree = RadixTree(1)
     for i in range(30):
         tree.insert([i] * (i + 1), range(100 * i, 101 * i + 1), namespace="m")
 
-    assert [n.num_tokens for n in tree.view(3).nodes] == [10, 9, 8]
+    assert [n.num_tokens for n in tree.view(3).nodes] == [30, 29, 28]
     assert not tree.view(3).complete
     assert sample(FakeClock()).view(2).complete
+
+
+def test_a_wide_fork_is_looked_at_from_both_ends_and_every_root_gets_its_share(monkeypatch):
+    """The newest branch is not hidden behind older ones, nor a namespace behind another."""
+    monkeypatch.setattr(view_module, "_MAX_LOOKED_AT", 20)
+    tree = RadixTree(1)
+    for i in range(200):
+        tree.insert([i], [i], namespace="m")
+    tree.insert([999, 1, 2], [900, 901, 902], namespace="m")
+    tree.insert([7, 7], [950, 951], namespace="late")
+    view = tree.view(3)
+
+    assert [(n.namespace, n.num_tokens) for n in view.nodes[:2]] == [("m", 3), ("late", 2)]
+    assert not view.complete

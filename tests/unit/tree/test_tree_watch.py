@@ -130,3 +130,31 @@ def test_a_mirror_holds_what_can_be_found(block_size):
                 owner, *before, part = mirror.blocks[b.block_id]
                 assert (owner.kv_key, owner.scope, part) == (b.kv_key, b.scope, b.tokens)
                 assert before == ([] if b.parent.parent is None else [b.parent.block_id])
+
+
+@pytest.mark.parametrize("at", ["stored", "removed", "cleared"])
+def test_a_watcher_that_raises_harms_nobody(at, caplog):
+    """The change is whole, the failure is logged, and nothing more is told."""
+
+    class Failing(Recorder):
+        pass
+
+    def fail(self, *facts):
+        raise RuntimeError("the watcher's own fault")
+
+    setattr(Failing, at, fail)
+    tree, watcher = RadixTree(1), Failing()
+    tree.watch(watcher)
+    lock = tree.lock([1], namespace=NS)
+    lock = tree.extend(lock, [1], [1]).lock
+    put(tree, [1, 2, 3], [1, 2, 3])
+    tree.evict(1)
+    tree.flush(NS)
+    tree.check()
+    told = list(watcher.told)
+    put(tree, [7], [7])
+
+    assert tree.unlock(lock) == [1]
+    assert watcher.told == told
+    assert f"failed at {at}" in caplog.text
+    tree.check()
