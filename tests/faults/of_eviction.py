@@ -116,12 +116,6 @@ _EVICTION = (
         new="if account.num_over_guarantee:",
         breaks="a namespace cannot make room for itself from its own guaranteed blocks",
     ),
-    _evict(
-        name="guarantee-stops-oneself",
-        old="if only is None and account.guaranteed_blocks and account is not asker:",
-        new="if only is None and account.guaranteed_blocks and account.num_over_guarantee:",
-        breaks="a namespace that asks for room takes its own blocks down to its guarantee at most",
-    ),
     _account(
         name="quota-without-locked-blocks",
         old="max(0, self.num_blocks - self.max_blocks)",
