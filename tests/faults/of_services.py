@@ -168,18 +168,6 @@ _LEARNING = (
         breaks="s3fifo evicts from the trial queue what was asked for again",
     ),
     _s3fifo(
-        name="credit-without-end",
-        old="spent = leaf.num_hits - min(credit, _MAX_CREDIT) + 1",
-        new="spent = leaf.num_hits - credit + 1",
-        breaks="a leaf hit very often before keeps its place for very long",
-    ),
-    _s3fifo(
-        name="ghosts-without-end",
-        old="self._num_evicted - note <= held + num_blocks:",
-        new="note:",
-        breaks="s3fifo remembers what was evicted for ever",
-    ),
-    _s3fifo(
         name="trial-share-of-nothing",
         old="not self._main or self._small_blocks > self._small_share * total",
         new="not self._main",
@@ -214,12 +202,6 @@ _LEARNING = (
         old="            self.horizon += 1\n",
         new="            self.horizon += 1\n            break\n",
         breaks="lru is thought to hold more than fits",
-    ),
-    _ages(
-        name="ages-do-not-fade",
-        old="        self._reuse *= weight\n",
-        new="",
-        breaks="reuse of long ago counts as much as that of now",
     ),
 )
 

@@ -60,6 +60,20 @@ class TestQueues:
         assert sorted(tree.evict(2)) == [20, 21]
         assert sorted(tree.evict(2)) == [10, 11]
 
+    def test_hits_earn_three_turns_at_most(self):
+        """In the main queue fifty hits are worth no more than three."""
+        tree, _ = make()
+        for first in (10, 20):
+            put(tree, first)
+            use(tree, first)
+        put(tree, 30)
+        assert sorted(tree.evict(2)) == [30, 31]  # both others are in the main queue now
+        for first, num_hits in ((10, 50), (20, 3)):
+            for _ in range(num_hits):
+                use(tree, first)
+
+        assert [sorted(tree.evict(2)) for _ in range(2)] == [[10, 11], [20, 21]]
+
     def test_what_comes_back_skips_the_trial(self):
         """A prompt that was evicted and is stored again outlives a newer one."""
         tree, _ = make()
