@@ -97,7 +97,7 @@ class SortedPolicy(EvictionPolicy):
     """Evicts the leaf with the smallest rank, the older node where two are equal.
 
     Most leaves are taken out again, by the next request on their path, before anything has to be
-    evicted. So a leaf is put into order only when somebody asks for the order.
+    evicted. So a leaf is put into order only when somebody asks for the order, or many wait.
     """
 
     __slots__ = ("_entries", "_unsorted")

@@ -342,7 +342,7 @@ class RadixTree(TreeBase):
     def _hit(self, node: Node, inside: int) -> Node:
         """Note that a counted look-up ends here; return the node that ends there."""
         node.account.policy.hit(node, inside // self._forest.unit)
-        return node if inside == len(node.key) else self._forest.split(node, inside)
+        return self._boundary(node, inside)
 
     def _boundary(self, node: Node, inside: int) -> Node:
         return self._forest.split(node, inside) if inside < len(node.key) else node
