@@ -30,7 +30,7 @@ class RadixcacheTree:
     def __init__(self, page_size: int) -> None:
         self._page = page_size
         self._tree = RadixTree(page_size)
-        self._within = np.empty(0, np.int32)  # 0 to page - 1, over and over
+        self._slots = np.empty((0, page_size), np.int32)  # of each block, a row
 
     def prep(self, tokens: Any) -> Any:
         """Return the native key of a sequence; not timed."""
@@ -39,7 +39,11 @@ class RadixcacheTree:
     def vals(self, start: int, n: int) -> Any:
         """Return the ids of the blocks of ``n`` slots; not timed."""
         first = start // self._page
-        return array("i", range(first, first + n // self._page))
+        stop = first + n // self._page
+        if stop > len(self._slots):  # as an engine would make it once, for its pool
+            rows = max(stop, 2 * len(self._slots))
+            self._slots = np.arange(rows * self._page, dtype=np.int32).reshape(rows, self._page)
+        return array("i", range(first, stop))
 
     def match(self, key: Any) -> tuple[int, Any]:
         """Return the matched tokens and a handle to read and lock them by."""
@@ -51,12 +55,8 @@ class RadixcacheTree:
         ids = handle.block_ids
         if self._page == 1:
             return ids
-        if n > len(self._within):
-            self._within = np.tile(np.arange(self._page, dtype=np.int32), n // self._page)
-        # Twice as fast as adding [blocks, 1] to [page], whose inner loop is only a page long.
-        slots = np.repeat(np.frombuffer(ids, np.int32) * self._page, self._page)
-        slots += self._within[: len(slots)]
-        return slots
+        # mode="clip" spares numpy a buffer; no id lies outside the table.
+        return self._slots.take(np.frombuffer(ids, np.int32), axis=0, mode="clip").reshape(-1)
 
     def insert(self, key: Any, values: Any) -> tuple[int, Any]:
         """Insert; return the tokens that were present and a handle to lock the path by."""

@@ -4,7 +4,7 @@ from radixcache.tree.account import Account
 from radixcache.tree.forest import Forest
 from radixcache.tree.handles import BlockIds
 from radixcache.tree.keys import ID_BYTES
-from radixcache.tree.lost import Lost, owner_id
+from radixcache.tree.lost import Eviction, Lost, owner_id
 from radixcache.tree.node import Node
 
 __all__ = ["evict_blocks"]
@@ -28,6 +28,7 @@ def evict_blocks(
         only: take from this namespace alone; it must have a quota.
     """
     freed = BlockIds("i")
+    eviction = Eviction(cause, forest.tick, forest.clock())
     missing = num_blocks
     while missing > 0:
         leaf = _victim(forest, asker) if only is None else only.policy.victim()
@@ -37,7 +38,7 @@ def evict_blocks(
         allowed = missing
         if only is None and account.guaranteed_blocks and account is not asker:
             allowed = min(missing, account.num_over_guarantee)
-        missing -= _take(forest, leaf, allowed, freed, cause)
+        missing -= _take(forest, leaf, allowed, freed, eviction)
     forest.num_blocks -= len(freed)
     if freed:
         forest.version += 1
@@ -55,56 +56,47 @@ def _victim(forest: Forest, asker: Account | None) -> Node | None:
     return best
 
 
-def _take(forest: Forest, leaf: Node, allowed: int, freed: BlockIds, cause: str) -> int:
+def _take(forest: Forest, leaf: Node, allowed: int, freed: BlockIds, eviction: Eviction) -> int:
     """Remove up to ``allowed`` blocks from a leaf's tail; return how many went."""
-    num_blocks = min(allowed, len(leaf.ids) // ID_BYTES)
-    size = num_blocks * ID_BYTES
-    gone = leaf.ids[-size:]
+    gone = leaf.ids
+    num_blocks = len(gone) // ID_BYTES
+    whole = num_blocks <= allowed
+    if not whole:
+        num_blocks = allowed
+        gone = gone[-allowed * ID_BYTES :]
     freed.frombytes(gone)
     if forest.watcher is not None:
         forest.tell("removed", memoryview(gone))
     account = leaf.account
     account.num_blocks -= num_blocks
     note = account.policy.evicted(leaf, num_blocks)
-    if size < len(leaf.ids):
-        _trim(forest, leaf, size, cause, note)
+    if whole:
+        _remove(forest, leaf, eviction, note)
     else:
-        _remove(forest, leaf, cause, note)
+        _trim(forest, leaf, num_blocks, eviction, note)
     return num_blocks
 
 
-def _trim(forest: Forest, leaf: Node, ids_size: int, cause: str, note: object) -> None:
-    cut = len(leaf.key) - ids_size * forest.block_size
-    lost = _lost(forest, leaf, leaf.key[cut:], cause, note)
+def _trim(forest: Forest, leaf: Node, num_blocks: int, eviction: Eviction, note: object) -> None:
+    account, key = leaf.account, leaf.key
+    cut = len(key) - num_blocks * forest.unit
+    tail = key[cut:]
     # The leaf may grow again, with other blocks: what hangs from these must not hang from those.
-    lost.node_id = forest.next_id()
+    node_id = forest.next_id()
+    edge = account.tag + tail[: forest.unit]
+    lost = Lost(account, node_id, tail, edge, leaf.num_hits, eviction, note)
     forest.lost.cut(leaf, leaf.start + cut, lost)
-    del leaf.ids[-ids_size:]
-    del leaf.key[cut:]
-    forest.sizes.shrink(leaf, ids_size // ID_BYTES)
+    del key[cut:]
+    del leaf.ids[-num_blocks * ID_BYTES :]
+    forest.sizes.grow(leaf, -num_blocks)
     forest.lost.remember(leaf.node_id, leaf.start + cut, lost)
 
 
-def _remove(forest: Forest, leaf: Node, cause: str, note: object) -> None:
-    leaf.account.policy.remove(leaf)
-    parent = leaf.parent
+def _remove(forest: Forest, leaf: Node, eviction: Eviction, note: object) -> None:
+    account, parent = leaf.account, leaf.parent
     assert parent is not None, "a root is never evicted"
+    account.policy.remove(leaf)
     forest.num_nodes -= 1
-    lost = _lost(forest, leaf, leaf.key, cause, note)
+    lost = Lost(account, leaf.node_id, leaf.key, leaf.edge, leaf.num_hits, eviction, note)
     forest.lost.remember(owner_id(parent), leaf.start, lost)
     forest.unlink(leaf, parent)
-
-
-def _lost(forest: Forest, leaf: Node, key: bytearray, cause: str, note: object) -> Lost:
-    account, now = leaf.account, forest.clock()
-    return Lost(
-        namespace=account.namespace,
-        node_id=leaf.node_id,
-        key=key,
-        num_hits=leaf.num_hits,
-        tick=forest.tick,
-        time_s=now,
-        cause=cause,
-        noted_by=account.policy,
-        note=note,
-    )

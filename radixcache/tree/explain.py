@@ -154,7 +154,7 @@ def _evicted(paths: list[_Path], depth: int, now: float) -> EvictedPrefix | None
         # One that leaves the PUBLIC path further down shares its loss.
         lost = path.lost_at(depth) if path.start <= depth else public
         if lost is not None:
-            found.append((lost.time_s, path.stop, lost.cause))
+            found.append((lost.eviction.time_s, path.stop, lost.eviction.cause))
     if not found:
         return None
     time_s, stop, cause = max(found)

@@ -120,36 +120,49 @@ class Forest:
         if priority:
             _raise_priority(end, None, priority)
 
-    def lock(self, end: Node, stop: Node | None = None, *, hit: bool, priority: int = 0) -> None:
-        """Count one more lock on the path from ``end`` up to, and without, ``stop``.
+    def lock(self, end: Node, stop: Node | None, priority: int) -> None:
+        """Count one more lock and a hit on the path from ``end`` up to, and without, ``stop``.
 
-        Takes ``end`` out of its policy. ``hit``: touch the path as well, in the same walk.
+        Takes ``end`` out of its policy. As :meth:`lock_again` and :meth:`touch`, in one walk.
         """
         if end.entry is not None:
             end.account.policy.remove(end)
-        self.tick += hit
+        self.tick += 1
         tick, now = self.tick, self.clock()
         node: Node | None = end
         while node is not stop and node is not None:
             if not node.lock_count:
-                num_blocks = len(node.ids) // ID_BYTES
-                self.num_locked_blocks += num_blocks
-                if not node.detached:
-                    node.account.num_locked_blocks += num_blocks
+                self._first_lock(node)
             node.lock_count += 1
-            if hit:
-                node.last_access = tick
-                node.last_access_s = now
-                node.num_hits += 1
+            node.last_access = tick
+            node.last_access_s = now
+            node.num_hits += 1
             node = node.parent
         if priority:
             _raise_priority(end, stop, priority)
 
+    def lock_again(self, end: Node) -> None:
+        """Count one more lock on the path to ``end``, without a hit."""
+        if end.entry is not None:
+            end.account.policy.remove(end)
+        node: Node | None = end
+        while node is not None:
+            if not node.lock_count:
+                self._first_lock(node)
+            node.lock_count += 1
+            node = node.parent
+
+    def _first_lock(self, node: Node) -> None:
+        num_blocks = len(node.ids) // ID_BYTES
+        self.num_locked_blocks += num_blocks
+        if not node.detached:
+            node.account.num_locked_blocks += num_blocks
+
     def unlock(self, end: Node) -> BlockIds:
         """Count one lock less on the path to ``end``; return the blocks that went with it."""
         freed = BlockIds("i")
-        node: Node | None = end
         root = end
+        node: Node | None = end
         while node is not None:
             root = node
             node.lock_count -= 1
@@ -163,7 +176,7 @@ class Forest:
         while above is not None and above.detached and not above.lock_count:
             self._remove_detached(above, freed)
             above = above.parent
-        if above is not None:
+        if above is not None and above.children is None and not above.lock_count:
             self.settle(self._rejoin(above))
         if root.children is None:
             self.drop_root(root)
@@ -187,18 +200,19 @@ class Forest:
         for. The policy says which pieces it would not tell apart, so the order of eviction stays
         as it was. Each piece is copied once in its life.
         """
-        pieces = [leaf]
-        top = leaf
-        while leaf.children is None and self._continues(top):
-            assert top.parent is not None, "_continues has looked"
-            top = top.parent
-            pieces.append(top)
-        if top is leaf:
+        if not self._continues(leaf):
             return leaf
-        del pieces[-1]
+        pieces = [leaf]
+        top = leaf.parent
+        assert top is not None, "_continues has looked"
+        while self._continues(top):
+            pieces.append(top)
+            top = top.parent
+            assert top is not None, "_continues has looked"
         pieces.reverse()
-        top.key += b"".join([piece.key for piece in pieces])
-        top.ids += b"".join([piece.ids for piece in pieces])
+        for piece in pieces:
+            top.key += piece.key
+            top.ids += piece.ids
         top.children = None
         top.last_access, top.last_access_s = leaf.last_access, leaf.last_access_s
         self.sizes.join(top, pieces)
@@ -212,12 +226,12 @@ class Forest:
         parent = node.parent
         return (
             parent is not None
+            and parent.children is not None
+            and len(parent.children) == 1
             and not node.lock_count
             and not parent.lock_count
             and not node.detached
             and parent.parent is not None
-            and parent.children is not None
-            and len(parent.children) == 1
             and parent.account is node.account
             and node.account.policy.joins(parent, node)
         )
@@ -231,19 +245,18 @@ class Forest:
         the upper part.
         """
         parent = node.parent
-        upper = Node(self.next_id(), parent, node.account)
-        ids_size = size // self.block_size
-        upper.key, upper.ids = node.key[:size], node.ids[:ids_size]
-        del node.key[:size]
-        del node.ids[:ids_size]
-        upper.edge = node.edge
+        key, ids, ids_size = node.key, node.ids, size // self.block_size
+        upper = Node(
+            self.next_id(), parent, node.account, node.edge, key[:size], ids[:ids_size], node.start
+        )
+        del key[:size]
+        del ids[:ids_size]
         node.edge = node.account.tag + node.key[: self.unit]
         upper.children = {node.edge: node}
         node.parent = upper
         upper.lock_count, upper.detached = node.lock_count, node.detached
         upper.num_hits, upper.created, upper.priority = node.num_hits, node.created, node.priority
         upper.last_access, upper.last_access_s = node.last_access, node.last_access_s
-        upper.start = node.start
         node.start += size
         if node in self.tops:
             self.tops.remove(node)
@@ -261,8 +274,8 @@ class Forest:
         node: Node,
         key: memoryview,
         ids: memoryview,
-        *,
         account: Account,
+        *,
         held: bool,
         detached: bool,
     ) -> Node:
@@ -290,17 +303,19 @@ class Forest:
             if lost:  # asked for again: what it was worth before still counts
                 end.num_hits = lost[0].lost.num_hits + 1
         end.last_access, end.last_access_s = self.tick, self.clock()
-        self._count_new(end, len(ids) // ID_BYTES, held=held, detached=detached)
+        num_blocks = len(ids) // ID_BYTES
+        self._count_new(end, num_blocks, held, detached)
         if not detached:
-            ghosts = [span.lost for span in lost]
+            ghosts = [span.lost for span in lost] if lost else ()
             for ghost in ghosts:
                 if ghost.noted_by is not account.policy:  # a quota came or went meanwhile
                     ghost.note = None
-            account.policy.stored(end, len(ids) // ID_BYTES, ghosts)
-            self.lost.restore(end, lost)
+            account.policy.stored(end, num_blocks, ghosts)
+            if lost:
+                self.lost.restore(end, lost)
         return end
 
-    def _count_new(self, end: Node, num_blocks: int, *, held: bool, detached: bool) -> None:
+    def _count_new(self, end: Node, num_blocks: int, held: bool, detached: bool) -> None:
         self.num_blocks += num_blocks
         if held:
             self.num_locked_blocks += num_blocks
@@ -316,10 +331,9 @@ class Forest:
     def _add_child(
         self, parent: Node, key: memoryview, ids: memoryview, account: Account, detached: bool
     ) -> Node:
-        child = Node(self.next_id(), parent, account)
-        child.key, child.ids = bytearray(key), bytearray(ids)
-        child.edge = account.tag + key[: self.unit]
-        child.start = parent.start + len(parent.key)
+        edge = account.tag + key[: self.unit]
+        start = parent.start + len(parent.key)
+        child = Node(self.next_id(), parent, account, edge, bytearray(key), bytearray(ids), start)
         child.created = self.tick
         child.detached = detached
         self.num_nodes += 1

@@ -14,15 +14,15 @@ Three facts hold after each method:
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from radixcache.errors import CacheCorruptionError
+from radixcache.tree.account import Account
 from radixcache.tree.keys import ID_BYTES, common_len, edge_tag
 from radixcache.tree.node import Node
 from radixcache.types import PUBLIC, Namespace
 
-__all__ = ["Lost", "LostPrefixes", "LostSpan", "covers", "owner_id"]
+__all__ = ["Eviction", "Lost", "LostPrefixes", "LostSpan", "covers", "owner_id"]
 
 _MAX_RECORDS = 2**16
 _MAX_FLUSHES = 1_000
@@ -30,31 +30,64 @@ _MAX_FLUSHES = 1_000
 _OwnerId = int | str  # of a node, of a piece, or a root's kv_key
 
 
-class _Fork:
-    """What was lost at one place."""
+class _Fork(dict[bytes, "Lost"]):
+    """What was lost at one place, by edge."""
 
-    __slots__ = ("depth", "owner", "pieces")
+    __slots__ = ("depth", "owner")
 
-    def __init__(self, owner: _OwnerId, depth: int) -> None:
-        self.owner = owner
-        self.depth = depth  # bytes of key ids before it
-        self.pieces: dict[bytes, Lost] = {}  # by edge
+    owner: _OwnerId
+    depth: int  # bytes of key ids before it
 
 
-@dataclass(slots=True, eq=False)
-class Lost:
-    """One evicted run of blocks."""
+class Eviction(NamedTuple):
+    """One call that evicted: what its pieces have in common."""
 
-    namespace: Namespace  # who owned it
-    node_id: int  # what is filed below it goes by this id; no node has it
-    key: bytearray = field(repr=False)  # packed key ids
-    num_hits: int
-    tick: int  # of the eviction
-    time_s: float  # the same moment on the clock
     cause: str
-    noted_by: object = field(default=None, repr=False)  # the policy that held it
-    note: object = None  # what that one wants to find if it comes back
-    fork: _Fork | None = field(default=None, repr=False)  # None: not remembered (any more)
+    tick: int
+    time_s: float  # the same moment on the clock
+
+
+class Lost:
+    """One evicted run of blocks.
+
+    A plain class: one is made for each leaf that goes, so its cost is that of an eviction.
+    """
+
+    __slots__ = (
+        "edge",  # scope tag + first block: what it goes by at its place
+        "eviction",
+        "fork",  # where it is filed; None: not remembered (any more)
+        "key",  # packed key ids
+        "namespace",  # who owned it
+        "node_id",  # what is filed below it goes by this id; no node has it
+        "note",  # what the policy wants to find if it comes back
+        "noted_by",  # the policy that held it
+        "num_hits",
+    )
+
+    def __init__(  # noqa: PLR0917  named arguments would cost as much as the rest
+        self,
+        account: Account,
+        node_id: int,
+        key: bytearray,
+        edge: bytes,
+        num_hits: int,
+        eviction: Eviction,
+        note: object,
+    ) -> None:
+        self.namespace = account.namespace
+        self.node_id = node_id
+        self.key = key
+        self.edge = edge
+        self.num_hits = num_hits
+        self.eviction = eviction
+        self.noted_by = account.policy
+        self.note = note
+        self.fork: _Fork | None = None
+
+    def __repr__(self) -> str:
+        size = len(self.key) // ID_BYTES
+        return f"<Lost {self.node_id}: {size} tokens of {self.namespace}, {self.eviction}>"
 
 
 class LostSpan(NamedTuple):
@@ -99,7 +132,7 @@ class LostPrefixes:
     def find(self, owner: _OwnerId, depth: int, edge: bytes) -> Lost | None:
         """Return the piece lost at a place, if that is remembered."""
         fork = self._forks.get(owner, {}).get(depth)
-        return None if fork is None else fork.pieces.get(edge)
+        return None if fork is None else fork.get(edge)
 
     def find_run(self, owner: _OwnerId, depth: int, tag: bytes, view: memoryview) -> list[LostSpan]:
         """Return the evicted pieces that ``view`` continues with, the nearest first.
@@ -143,18 +176,20 @@ class LostPrefixes:
 
         What hung from it was filed under ``lost.node_id``, or has been cut over to it.
         """
-        if lost.key.__alloc__() > len(lost.key) + len(lost.key) // 8 + self._unit:
+        size = len(lost.key)
+        if lost.key.__alloc__() > size + size // 8 + self._unit:
             lost.key = lost.key[:]  # a leaf that was trimmed before holds up to twice its size
         self._file(owner, depth, lost)
         self._order.append(lost)
         self._num_records += 1
-        self._num_bytes += len(lost.key)
+        self._num_bytes += size
         while self._num_bytes > self._max_bytes or self._num_records > self._max_records:
             self._forget_oldest()
 
     def cut(self, node: Node, depth: int, lost: Lost) -> None:
         """A node is about to lose ``lost``, all it has from ``depth`` on."""
-        self._move(node.node_id, lost.node_id, depth, depth + len(lost.key))
+        if node.node_id in self._forks:  # mostly: nothing was lost here
+            self._move(node.node_id, lost.node_id, depth, depth + len(lost.key))
 
     def split(self, upper: Node, lower: Node) -> None:
         """``upper`` was cut from the front of ``lower``."""
@@ -163,7 +198,8 @@ class LostPrefixes:
     def join(self, top: Node, pieces: Iterable[Node]) -> None:
         """``pieces`` have become part of ``top``."""
         for piece in pieces:
-            self._move(piece.node_id, top.node_id, piece.start, piece.start + len(piece.key))
+            if piece.node_id in self._forks:
+                self._move(piece.node_id, top.node_id, piece.start, piece.start + len(piece.key))
 
     def restore(self, end: Node, run: Iterable[LostSpan]) -> None:
         """The blocks of a run were cached again; ``end`` holds them."""
@@ -174,6 +210,7 @@ class LostPrefixes:
             self._num_bytes -= size
             del lost.key[:size]
             if lost.key:
+                lost.edge = edge_tag(lost.namespace.scope) + lost.key[: self._unit]
                 self._file(end.node_id, stop, lost)
             else:
                 self._num_records -= 1
@@ -219,25 +256,25 @@ class LostPrefixes:
             del self._forks[source]
 
     def _file(self, owner: _OwnerId, depth: int, lost: Lost) -> None:
-        forks = self._forks.setdefault(owner, {})
+        forks = self._forks.get(owner)
+        if forks is None:
+            forks = self._forks[owner] = {}
         fork = forks.get(depth)
         if fork is None:
-            fork = forks[depth] = _Fork(owner, depth)
-        fork.pieces[self._edge(lost)] = lost
+            fork = forks[depth] = _Fork()
+            fork.owner, fork.depth = owner, depth
+        fork[lost.edge] = lost
         lost.fork = fork
 
     def _unfile(self, lost: Lost) -> None:
         fork, lost.fork = lost.fork, None
         assert fork is not None, f"{lost!r} is not filed"
-        del fork.pieces[self._edge(lost)]
-        if not fork.pieces:
+        del fork[lost.edge]
+        if not fork:
             forks = self._forks[fork.owner]
             del forks[fork.depth]
             if not forks:
                 del self._forks[fork.owner]
-
-    def _edge(self, lost: Lost) -> bytes:
-        return edge_tag(lost.namespace.scope) + lost.key[: self._unit]
 
     def _drop(self, lost: Lost) -> None:
         self._unfile(lost)
@@ -248,7 +285,7 @@ class LostPrefixes:
         lost = self._order.popleft()
         if lost.fork is not None:
             self._drop(lost)
-            self.forgotten_s = lost.time_s
+            self.forgotten_s = lost.eviction.time_s
 
     def check(self) -> None:
         """Raise CacheCorruptionError if counts, places and order do not agree. Cost: all of it."""
@@ -256,11 +293,16 @@ class LostPrefixes:
             (owner, depth, edge, lost)
             for owner, forks in self._forks.items()
             for depth, fork in forks.items()
-            for edge, lost in fork.pieces.items()
+            for edge, lost in fork.items()
         ]
         for owner, depth, edge, lost in filed:
             fork = lost.fork
-            if fork is None or (fork.owner, fork.depth, self._edge(lost)) != (owner, depth, edge):
+            named = edge_tag(lost.namespace.scope) + lost.key[: self._unit]
+            if (
+                fork is None
+                or (fork.owner, fork.depth) != (owner, depth)
+                or not edge == lost.edge == named
+            ):
                 raise CacheCorruptionError(f"lost prefixes: {lost!r} is filed at a wrong place")
         sizes = (len(filed), sum(len(lost.key) for *_, lost in filed))
         ordered = [lost for lost in self._order if lost.fork is not None]
@@ -269,9 +311,7 @@ class LostPrefixes:
                 f"lost prefixes: {sizes} records and bytes are filed, {len(ordered)} in order, "
                 f"({self._num_records}, {self._num_bytes}) counted"
             )
-        if not all(
-            forks and all(f.pieces for f in forks.values()) for forks in self._forks.values()
-        ):
+        if not all(forks and all(forks.values()) for forks in self._forks.values()):
             raise CacheCorruptionError("lost prefixes: an empty place was kept")
 
 

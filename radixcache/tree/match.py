@@ -75,14 +75,4 @@ class Inserted(Match):
 
     __slots__ = ("num_present",)
 
-    def __init__(
-        self,
-        forest: Forest,
-        node: Node | None,
-        num_tokens: int,
-        num_present: int,
-        namespace: Namespace,
-    ) -> None:
-        inside = 0 if node is None else len(node.key)
-        super().__init__(forest, node, inside, num_tokens, namespace)
-        self.num_present = num_present
+    num_present: int  # set by who makes it: a constructor of its own costs each insert a call

@@ -42,22 +42,29 @@ class Node:
     entry: object | None
     parent: "Node | None"
 
-    def __init__(self, node_id: int, parent: "Node | None", account: Account) -> None:
+    def __init__(  # noqa: PLR0917  named arguments would cost as much as the rest
+        self,
+        node_id: int,
+        parent: "Node | None",
+        account: Account,
+        edge: bytes,
+        key: bytearray,
+        ids: bytearray,
+        start: int,
+    ) -> None:
         self.node_id = node_id
         self.parent = parent
         self.account = account
-        self.key = bytearray()
-        self.ids = bytearray()
-        self.edge = b""
+        self.edge = edge
+        self.key = key
+        self.ids = ids
+        self.start = start
         self.children = None
         self.entry = None
-        self.lock_count = 0
-        self.num_hits = 0
-        self.last_access = self.created = 0
-        self.last_access_s = 0.0
         self.detached = False
-        self.priority = 0
-        self.below = self.owed = self.start = 0
+        self.lock_count = self.num_hits = self.priority = self.below = self.owed = 0
+        self.created = self.last_access = 0
+        self.last_access_s = 0.0
 
     def __repr__(self) -> str:
         size = len(self.key) // ID_BYTES
@@ -80,7 +87,7 @@ class Root(Node):
     __slots__ = ("accounts", "kv_key")
 
     def __init__(self, node_id: int, account: Account) -> None:
-        super().__init__(node_id, None, account)
+        super().__init__(node_id, None, account, b"", bytearray(), bytearray(), 0)
         self.kv_key = account.namespace.kv_key
         # Weak: an account lives as long as a node, a lock or a quota needs it.
         self.accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()

@@ -120,15 +120,19 @@ class SortedPolicy(EvictionPolicy):
 
     def remove(self, leaf: Node) -> None:
         """Give up a leaf. Cost: at most logarithmic in the number of leaves."""
-        if leaf.entry is _UNSORTED:
-            del self._unsorted[leaf]
-        else:
-            self._entries.remove(leaf.entry)
+        entry = leaf.entry
         leaf.entry = None
+        if entry is _UNSORTED:
+            del self._unsorted[leaf]
+        elif entry is self._entries[0]:  # a victim, mostly: known to be the first
+            self._entries.pop(0)
+        else:
+            self._entries.remove(entry)
 
     def victim(self) -> Node | None:
         """Return the leaf of the smallest rank, or None."""
-        self._sort()
+        if self._unsorted:
+            self._sort()
         if not self._entries:
             return None
         leaf: Node = self._entries[0][2]

@@ -29,17 +29,12 @@ class Sizes:
         self._debtors: dict[Node, None] = {}  # an ordered set
 
     def grow(self, node: Node, num_blocks: int) -> None:
-        """Note new blocks in a node."""
+        """Note new blocks at a node's end; a negative number: blocks gone from its tail."""
         node.below += num_blocks
         node.owed += num_blocks
         self._debtors[node] = None
         if len(self._debtors) > _MAX_DEBTORS:
             self.settle(_MAX_DEBTORS // 2)
-
-    def shrink(self, node: Node, num_blocks: int) -> None:
-        """Note blocks gone from a node's own tail."""
-        node.below -= num_blocks
-        self._owe(node, -num_blocks)
 
     def cut(self, node: Node, parent: Node) -> None:
         """Note that a node has left its parent with everything below it."""

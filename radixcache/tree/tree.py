@@ -121,12 +121,15 @@ class RadixTree(TreeBase):
                 those taken over, negative or not distinct. Nothing has changed.
         """
         space = Namespace.of(namespace)
-        priority = _checked_priority(priority)
+        if type(priority) is not int or priority < 0:
+            priority = checked_count(priority, "priority")
         view = self._whole_blocks(tokens)
         ids = pack_block_ids(block_ids, len(view) // self._forest.unit)
-        if not view:
-            return Inserted(self._forest, None, 0, 0, space)
         forest = self._forest
+        if not view:
+            done = Inserted(forest, None, 0, 0, space)
+            done.num_present = 0
+            return done
         root = forest.root(space.kv_key)
         end, inside, depth = longest(root, view, space.scope, forest.unit)
         new_ids = ids[depth // forest.block_size :]
@@ -140,10 +143,12 @@ class RadixTree(TreeBase):
         if new_ids:
             account = forest.account(root, space.scope)
             rest = view[depth:]
-            end = forest.append(end, rest, new_ids, account=account, held=False, detached=False)
+            end = forest.append(end, rest, new_ids, account, held=False, detached=False)
             end.priority = max(end.priority, priority)
         forest.settle(end)
-        return Inserted(forest, end, len(view) // ID_BYTES, depth // ID_BYTES, space)
+        done = Inserted(forest, end, len(end.key), len(view) // ID_BYTES, space)
+        done.num_present = depth // ID_BYTES
+        return done
 
     # -- locks -------------------------------------------------------------------------------
 
@@ -173,13 +178,14 @@ class RadixTree(TreeBase):
                 or below 0. Nothing has changed.
         """
         space = Namespace.of(namespace)
-        priority = _checked_priority(priority)
+        if type(priority) is not int or priority < 0:
+            priority = checked_count(priority, "priority")
         view = self._whole_blocks(tokens, max_tokens)
         forest = self._forest
         root = forest.root(space.kv_key)
         end, inside, depth = longest(root, view, space.scope, forest.unit)
         end = self._hit(end, inside)
-        forest.lock(end, hit=True, priority=priority)
+        forest.lock(end, None, priority)
         account = forest.account(root, space.scope)
         return self._new_lock(end, account, depth // ID_BYTES, priority)
 
@@ -192,14 +198,16 @@ class RadixTree(TreeBase):
             LockError: blocks have moved since, or it is another tree's.
         """
         forest = self._forest
-        priority = _checked_priority(priority)
+        if type(priority) is not int or priority < 0:
+            priority = checked_count(priority, "priority")
         if match._forest is not forest:
             raise LockError(f"{match!r} belongs to another tree")
-        match._require_current()
+        if match._version != forest.version:
+            match._require_current()
         space = match.namespace
         node = match._node
         end = forest.root(space.kv_key) if node is None else self._hit(node, match._inside)
-        forest.lock(end, hit=True, priority=priority)
+        forest.lock(end, None, priority)
         account = end.account
         if account.scope != space.scope:
             account = forest.account(forest.root(space.kv_key), space.scope)
@@ -225,8 +233,9 @@ class RadixTree(TreeBase):
         while start >= wanted * ID_BYTES and node.parent is not None:
             node = node.parent
             start -= len(node.key)
-        end = self._boundary(node, wanted * ID_BYTES - start)
-        self._forest.lock(end, hit=False)
+        inside = wanted * ID_BYTES - start
+        end = self._forest.split(node, inside) if inside < len(node.key) else node
+        self._forest.lock_again(end)
         shared = self._new_lock(end, lock._account, wanted, lock._priority)
         shared._detached = lock._detached
         return shared
@@ -242,7 +251,8 @@ class RadixTree(TreeBase):
             LockError: the lock has ended or is another tree's; nothing has changed.
         """
         self._require_live(lock)
-        self._end(lock)
+        self._locks.remove(lock)
+        lock._tree = None
         return self._forest.unlock(lock._node)
 
     def extend(self, lock: Lock, tokens: Iterable[int], block_ids: Iterable[int]) -> Extended:
@@ -274,15 +284,15 @@ class RadixTree(TreeBase):
         check_block_ids(new_ids)
         end = self._hit(end, inside) if end is not start else start
         priority = lock._priority
-        forest.lock(end, start, hit=True, priority=priority)
+        forest.lock(end, start, priority)
         present = gather(end, stop=start)
         if new_ids:
-            end = forest.append(
-                end, view[depth:], new_ids, account=account, held=True, detached=lock._detached
-            )
+            rest = view[depth:]
+            end = forest.append(end, rest, new_ids, account, held=True, detached=lock._detached)
             end.priority = max(end.priority, priority)
             present.frombytes(new_ids)
-        self._end(lock)
+        self._locks.remove(lock)
+        lock._tree = None
         num_tokens = lock.num_tokens + len(view) // ID_BYTES
         new = self._new_lock(end, account, num_tokens, priority)
         new._detached = lock._detached
@@ -341,29 +351,16 @@ class RadixTree(TreeBase):
 
     def _hit(self, node: Node, inside: int) -> Node:
         """Note that a counted look-up ends here; return the node that ends there."""
-        node.account.policy.hit(node, inside // self._forest.unit)
-        return self._boundary(node, inside)
-
-    def _boundary(self, node: Node, inside: int) -> Node:
-        return self._forest.split(node, inside) if inside < len(node.key) else node
+        forest = self._forest
+        node.account.policy.hit(node, inside // forest.unit)
+        return forest.split(node, inside) if inside < len(node.key) else node
 
     def _new_lock(self, end: Node, account: Account, num_tokens: int, priority: int) -> Lock:
         lock = Lock(self, end, account, num_tokens, priority)
         self._locks.add(lock)
         return lock
 
-    def _end(self, lock: Lock) -> None:
-        self._locks.remove(lock)
-        lock._tree = None
-
     def _require_live(self, lock: Lock) -> None:
         if lock._tree is not self:
             state = "belongs to another tree" if lock.live else "was used after its end"
             raise LockError(f"{lock!r} {state}")
-
-
-def _checked_priority(priority: int) -> int:
-    """Return a priority that can be compared with every other."""
-    if type(priority) is int and priority >= 0:
-        return priority
-    return checked_count(priority, "priority")

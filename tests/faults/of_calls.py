@@ -26,8 +26,8 @@ _TREE = (
     Fault(
         name="insert-does-not-settle",
         path="radixcache/tree/tree.py",
-        old="        forest.settle(end)\n        return Inserted",
-        new="        return Inserted",
+        old="        forest.settle(end)\n        done = ",
+        new="        done = ",
         breaks="what was inserted can never be evicted",
     ),
     _tree(
@@ -45,8 +45,8 @@ _TREE = (
     Fault(
         name="insert-reports-bytes",
         path="radixcache/tree/tree.py",
-        old="len(view) // ID_BYTES, depth // ID_BYTES, space)",
-        new="len(view) // ID_BYTES, depth, space)",
+        old="done.num_present = depth // ID_BYTES",
+        new="done.num_present = depth",
         breaks="an insert reports four times what was present",
     ),
     _tree(
@@ -75,8 +75,8 @@ _TREE = (
     ),
     _tree(
         name="share-counts-a-hit",
-        old="self._forest.lock(end, hit=False)",
-        new="self._forest.lock(end, hit=True)",
+        old="self._forest.lock_again(end)",
+        new="self._forest.lock(end, None, 0)",
         breaks="a second lock of one request counts as a second request",
     ),
     _tree(
@@ -87,8 +87,8 @@ _TREE = (
     ),
     _tree(
         name="extend-from-the-root",
-        old="forest.lock(end, start, hit=True, priority=priority)",
-        new="forest.lock(end, hit=True, priority=priority)",
+        old="forest.lock(end, start, priority)",
+        new="forest.lock(end, None, priority)",
         breaks="an extension locks its prefix twice and counts it as hit again",
     ),
     _tree(
@@ -153,7 +153,7 @@ _TREE = (
     ),
     _tree(
         name="hit-of-the-whole-node",
-        old="node.account.policy.hit(node, inside // self._forest.unit)",
+        old="node.account.policy.hit(node, inside // forest.unit)",
         new="node.account.policy.hit(node, node.num_blocks)",
         breaks="a policy takes a hit on the front of a node for one on all of it",
     ),

@@ -61,21 +61,9 @@ _SIZES = (
     _sizes(
         name="debts-unbounded",
         old="        self._debtors[node] = None\n        if len(self._debtors) > _MAX_DEBTORS:\n"
-        "            self.settle(_MAX_DEBTORS // 2)\n\n    def shrink",
-        new="        self._debtors[node] = None\n\n    def shrink",
+        "            self.settle(_MAX_DEBTORS // 2)\n\n    def cut",
+        new="        self._debtors[node] = None\n\n    def cut",
         breaks="the list of debtors grows with the tree",
-    ),
-    _sizes(
-        name="shrink-grows",
-        old="        node.below -= num_blocks\n",
-        new="        node.below += num_blocks\n",
-        breaks="a trimmed leaf looks larger",
-    ),
-    _sizes(
-        name="shrink-owes-growth",
-        old="        self._owe(node, -num_blocks)\n",
-        new="        self._owe(node, num_blocks)\n",
-        breaks="parents of a trimmed leaf look larger",
     ),
 )
 
@@ -103,9 +91,16 @@ _LOST = (
     Fault(
         name="forget-leaves-empty-places",
         path="radixcache/tree/lost.py",
-        old="        if not fork.pieces:\n            forks = ",
+        old="        if not fork:\n            forks = ",
         new="        if fork is None:\n            forks = ",
         breaks="places of forgotten records are kept for ever",
+    ),
+    Fault(
+        name="half-returned-piece-keeps-its-edge",
+        path="radixcache/tree/lost.py",
+        old="                lost.edge = edge_tag(lost.namespace.scope) + lost.key[: self._unit]\n",
+        new="",
+        breaks="the rest of a piece that came back in part is never found again",
     ),
     Fault(
         name="lost-run-goes-on",

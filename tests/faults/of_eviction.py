@@ -20,33 +20,51 @@ _EVICTION = (
     ),
     _evict(
         name="evict-a-leaf-only",
-        old="        missing -= _take(forest, leaf, allowed, freed, cause)\n",
-        new="        _take(forest, leaf, allowed, freed, cause)\n        break\n",
+        old="        missing -= _take(forest, leaf, allowed, freed, eviction)\n",
+        new="        _take(forest, leaf, allowed, freed, eviction)\n        break\n",
         breaks="eviction stops after one leaf",
     ),
     _evict(
         name="evict-whole-leaves",
-        old="num_blocks = min(allowed, len(leaf.ids) // ID_BYTES)",
-        new="num_blocks = len(leaf.ids) // ID_BYTES",
+        old="whole = num_blocks <= allowed",
+        new="whole = True",
         breaks="eviction takes whole leaves, however few blocks were wanted",
     ),
     _evict(
         name="evict-names-the-head",
-        old="gone = leaf.ids[-size:]",
-        new="gone = leaf.ids[:size]",
+        old="gone = gone[-allowed * ID_BYTES :]",
+        new="gone = gone[: allowed * ID_BYTES]",
         breaks="a trim hands out the blocks of the part that stays",
     ),
     _evict(
         name="trim-takes-ids-for-tokens",
-        old="cut = len(leaf.key) - ids_size * forest.block_size",
-        new="cut = len(leaf.key) - ids_size",
+        old="cut = len(key) - num_blocks * forest.unit",
+        new="cut = len(key) - num_blocks * ID_BYTES",
         breaks="a trim of blocks longer than a token leaves key ids without blocks",
     ),
     _evict(
         name="trim-forgets-sizes",
-        old="    forest.sizes.shrink(leaf, ids_size // ID_BYTES)\n",
+        old="    forest.sizes.grow(leaf, -num_blocks)\n",
         new="",
         breaks="a trimmed leaf counts in its subtree as before",
+    ),
+    _evict(
+        name="trim-grows",
+        old="forest.sizes.grow(leaf, -num_blocks)",
+        new="forest.sizes.grow(leaf, num_blocks)",
+        breaks="a trimmed leaf looks larger",
+    ),
+    _evict(
+        name="trim-filed-under-its-head",
+        old="edge = account.tag + tail[: forest.unit]",
+        new="edge = account.tag + key[: forest.unit]",
+        breaks="what was trimmed is remembered as if it began as the leaf does",
+    ),
+    _evict(
+        name="trim-filed-as-public",
+        old="edge = account.tag + tail[: forest.unit]",
+        new="edge = bytes(tail[: forest.unit])",
+        breaks="what a tenant lost by a trim is remembered where everybody finds it",
     ),
     Fault(
         name="trim-remembered-at-the-start",
@@ -306,6 +324,12 @@ _FLUSHING = (
 
 _ORDERS = (
     _policy(
+        name="whatever-is-first-goes",
+        old="elif entry is self._entries[0]:",
+        new="elif self._entries:",
+        breaks="a leaf that is used again takes the next victim out of the order in its place",
+    ),
+    _policy(
         name="newest-first",
         old="leaf: Node = self._entries[0][2]",
         new="leaf: Node = self._entries[-1][2]",
@@ -331,8 +355,8 @@ _ORDERS = (
     ),
     _policy(
         name="victim-of-the-sorted",
-        old="        self._sort()\n        if not self._entries:\n",
-        new="        if not self._entries:\n",
+        old="        if self._unsorted:\n            self._sort()\n        if not self._entries",
+        new="        if not self._entries",
         breaks="what became evictable since the last eviction does not go",
     ),
     _policy(

@@ -9,14 +9,16 @@ _forest = partial(Fault, path="radixcache/tree/forest.py")
 _LOCKS = (
     _forest(
         name="touch-stands-still",
-        old="        self.tick += 1\n",
-        new="",
+        old="        self.tick += 1\n        tick, now = self.tick, self.clock()\n"
+        "        node: Node | None = end\n        while node is not None:\n",
+        new="        tick, now = self.tick, self.clock()\n"
+        "        node: Node | None = end\n        while node is not None:\n",
         breaks="inserts one after the other have the same recency",
     ),
     _forest(
         name="touch-forgets-recency",
-        old="\n            node.last_access = tick\n            node.last_access_s = now\n",
-        new="\n            node.last_access_s = now\n",
+        old="while node is not None:\n            node.last_access = tick\n",
+        new="while node is not None:\n",
         breaks="an insert does not keep what it found from being evicted",
     ),
     _forest(
@@ -27,32 +29,38 @@ _LOCKS = (
     ),
     _forest(
         name="touch-forgets-hits",
-        old="\n            node.num_hits += 1\n            node = node.parent\n",
-        new="\n            node = node.parent\n",
+        old="            node.num_hits += 1\n            node = node.parent\n"
+        "        if priority:\n            _raise_priority(end, None",
+        new="            node = node.parent\n"
+        "        if priority:\n            _raise_priority(end, None",
         breaks="an insert that finds a prefix does not count as its hit",
     ),
     _forest(
         name="touch-only-the-end",
-        old="\n            node.num_hits += 1\n            node = node.parent\n",
-        new="\n            node.num_hits += 1\n            break\n",
+        old="            node = node.parent\n        if priority:\n"
+        "            _raise_priority(end, None",
+        new="            break\n        if priority:\n            _raise_priority(end, None",
         breaks="the path above the end of an insert stays old and cold",
     ),
     _forest(
         name="lock-forgets-recency",
-        old="            if hit:\n                node.last_access = tick\n",
-        new="            if hit:\n",
+        old="            node.lock_count += 1\n            node.last_access = tick\n",
+        new="            node.lock_count += 1\n",
         breaks="a lock does not make its path recent",
     ),
     _forest(
         name="lock-forgets-hits",
-        old="                node.num_hits += 1\n",
-        new="",
+        old="            node.num_hits += 1\n            node = node.parent\n"
+        "        if priority:\n            _raise_priority(end, stop",
+        new="            node = node.parent\n"
+        "        if priority:\n            _raise_priority(end, stop",
         breaks="a lock does not count as a hit",
     ),
     _forest(
         name="every-lock-is-a-hit",
-        old="            if hit:\n                node.last_access",
-        new="            if True:\n                node.last_access",
+        old="            node.lock_count += 1\n            node = node.parent\n",
+        new="            node.lock_count += 1\n            node.last_access = self.tick\n"
+        "            node.num_hits += 1\n            node = node.parent\n",
         breaks="a second lock of the same request counts once more and makes its path recent",
     ),
     _forest(
@@ -69,11 +77,10 @@ _LOCKS = (
     ),
     _forest(
         name="lock-counts-blocks-twice",
-        old="            if not node.lock_count:\n"
-        "                num_blocks = len(node.ids) // ID_BYTES\n"
-        "                self.num_locked_blocks += num_blocks",
-        new="            if True:\n                num_blocks = len(node.ids) // ID_BYTES\n"
-        "                self.num_locked_blocks += num_blocks",
+        old="                self._first_lock(node)\n            node.lock_count += 1\n"
+        "            node.last_access",
+        new="                pass\n            self._first_lock(node)\n"
+        "            node.lock_count += 1\n            node.last_access",
         breaks="blocks under two locks count as two locked blocks",
     ),
     _forest(
@@ -356,8 +363,8 @@ _GROWTH = (
     _forest(
         name="growth-forgets-recency",
         old="        end.last_access, end.last_access_s = self.tick, self.clock()\n"
-        "        self._count",
-        new="        self._count",
+        "        num_blocks",
+        new="        num_blocks",
         breaks="what was just published is the first to go",
     ),
     Fault(
@@ -394,7 +401,7 @@ _GROWTH = (
     ),
     _forest(
         name="policy-not-told-of-growth",
-        old="            account.policy.stored(end, len(ids) // ID_BYTES, ghosts)\n",
+        old="            account.policy.stored(end, num_blocks, ghosts)\n",
         new="            pass\n",
         breaks="a policy never learns of new blocks",
     ),
@@ -424,8 +431,8 @@ _GROWTH = (
     ),
     _forest(
         name="child-at-its-parents-start",
-        old="child.start = parent.start + len(parent.key)",
-        new="child.start = parent.start",
+        old="start = parent.start + len(parent.key)",
+        new="start = parent.start",
         breaks="a node says that it lies where its parent begins",
     ),
     _forest(
@@ -436,8 +443,8 @@ _GROWTH = (
     ),
     _forest(
         name="child-edge-without-scope",
-        old="child.edge = account.tag + key[: self.unit]",
-        new="child.edge = bytes(key[: self.unit])",
+        old="        edge = account.tag + key[: self.unit]",
+        new="        edge = bytes(key[: self.unit])",
         breaks="what a tenant publishes hangs there as if it were PUBLIC",
     ),
 )

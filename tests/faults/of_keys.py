@@ -53,8 +53,8 @@ FAULTS = (
     ),
     _keys(
         name="too-few-block-ids",
-        old="if len(packed) < num_blocks * ID_BYTES:",
-        new="if len(packed) < (num_blocks - 1) * ID_BYTES:",
+        old="if len(packed) < size:",
+        new="if len(packed) < size - ID_BYTES:",
         breaks="an insert with one block id too few is not refused",
     ),
     _node(

@@ -251,7 +251,7 @@ OWNERS = {
 }
 """What kind of thing a name stands for in the package, as far as its methods are called."""
 
-VALUES = {"BlockIds", "Extended", "Inserted", "Lock", "Lost", "LostSpan", "TreeWatcher"}
+VALUES = {"BlockIds", "Extended", "Inserted", "Lock", "Eviction", "Lost", "LostSpan", "TreeWatcher"}
 VALUES |= {"_Entry", "_Fork", "_Note", "_Span"}
 """Classes whose methods call nothing of the package, or are somebody else's to write."""
 

@@ -133,7 +133,7 @@ class TestForgetting:
 
         assert (len(lost), lost.num_tokens) == (2, 8)
         assert lost_run(tree, [0, 100, 101, 102]) == []
-        assert sum(len(f.pieces) for forks in lost._forks.values() for f in forks.values()) == 2
+        assert sum(len(f) for forks in lost._forks.values() for f in forks.values()) == 2
 
     def test_it_keeps_so_many_records(self):
         """However short they are."""

@@ -25,7 +25,7 @@ def order_of(policy, leaves):
     account = Account(Namespace.of(NS), policy)
     held = {}
     for number, figures in enumerate(leaves, 1):
-        leaf = Node(number, None, account)
+        leaf = Node(number, None, account, b"", bytearray(), bytearray(), 0)
         for name, value in figures.items():
             setattr(leaf, name, value)
         held[leaf] = tuple(figures.values())
@@ -80,7 +80,8 @@ class TestOrders:
         """With nothing to tell them apart, the order is still one."""
         policy = POLICIES[policy]()
         account = Account(Namespace.of(NS), policy)
-        leaves = [Node(number, None, account) for number in (3, 1, 2)]
+        empty = (b"", bytearray(), bytearray(), 0)
+        leaves = [Node(number, None, account, *empty) for number in (3, 1, 2)]
         for leaf in leaves:
             leaf.key, leaf.ids = bytearray(4), bytearray(4)
             policy.add(leaf)
