@@ -156,7 +156,5 @@ def gather(node: Node, last_bytes: int | None = None, stop: Node | None = None) 
     while above is not stop and above is not None:
         parts.append(above.ids)
         above = above.parent
-    ids = BlockIds("i")
-    for part in reversed(parts):
-        ids.frombytes(part)
-    return ids
+    parts.reverse()
+    return BlockIds("i", b"".join(parts))

@@ -54,11 +54,11 @@ class Sizes:
 
     def join(self, top: Node, pieces: Iterable[Node]) -> None:
         """Note that the pieces below ``top``, its only descendants, have become part of it."""
+        owed = 0
         for piece in pieces:
-            top.below += piece.owed
-            top.owed += piece.owed
+            owed += piece.owed
             self._debtors.pop(piece, None)
-        self._owe(top, 0)
+        self.grow(top, owed)
 
     def owes(self, node: Node) -> bool:
         """Whether a node is listed among those that owe."""

@@ -42,14 +42,14 @@ _SIZES = (
     ),
     _sizes(
         name="join-loses-debts",
-        old="            top.below += piece.owed\n",
-        new="",
+        old="            owed += piece.owed\n",
+        new="            owed = piece.owed\n",
         breaks="a joined node misses blocks that its pieces had not reported",
     ),
     _sizes(
         name="join-pays-nobody",
-        old="            top.owed += piece.owed\n",
-        new="",
+        old="        self.grow(top, owed)\n",
+        new="        top.below += owed\n",
         breaks="what joined pieces owed never reaches the parent",
     ),
     _sizes(

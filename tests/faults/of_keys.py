@@ -110,8 +110,8 @@ FAULTS = (
     ),
     _node(
         name="ids-upside-down",
-        old="for part in reversed(parts):",
-        new="for part in parts:",
+        old="    parts.reverse()\n",
+        new="",
         breaks="the block ids of a path of several nodes come in the wrong order",
     ),
     _match(
